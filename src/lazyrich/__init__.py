@@ -1,0 +1,62 @@
+"""Learning dynamics of two-layer networks, from lazy to rich, on JAX.
+
+Networks, tasks and trajectories are pytrees; everything jits, vmaps and
+differentiates. Importing this package changes no global JAX setting; its rooms are
+imported when they are first used.
+"""
+
+import importlib
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from . import inits as inits
+    from . import measures as measures
+    from . import networks as networks
+    from . import plots as plots
+    from . import tasks as tasks
+    from . import theory as theory
+    from .dynamics import SGD as SGD
+    from .dynamics import Exact as Exact
+    from .dynamics import GradientFlow as GradientFlow
+    from .dynamics import train as train
+    from .dynamics import until_loss as until_loss
+    from .sweeps import open as open
+    from .sweeps import static as static
+    from .sweeps import sweep as sweep
+    from .trajectory import Status as Status
+    from .trajectory import TrainingError as TrainingError
+    from .trajectory import Trajectory as Trajectory
+    from .trajectory import where_ok as where_ok
+
+__version__ = "0.1.0"
+
+_ROOMS = ("inits", "measures", "networks", "plots", "tasks", "theory")
+_HOMES = {
+    "SGD": "dynamics",
+    "Exact": "dynamics",
+    "GradientFlow": "dynamics",
+    "train": "dynamics",
+    "until_loss": "dynamics",
+    "open": "sweeps",
+    "static": "sweeps",
+    "sweep": "sweeps",
+    "Status": "trajectory",
+    "TrainingError": "trajectory",
+    "Trajectory": "trajectory",
+    "where_ok": "trajectory",
+}
+__all__ = [*_ROOMS, *_HOMES]  # noqa: PLE0604
+
+
+def __getattr__(name: str):
+    if name in _ROOMS:
+        return importlib.import_module(f".{name}", __name__)
+    if name in _HOMES:
+        value = getattr(importlib.import_module(f".{_HOMES[name]}", __name__), name)
+        globals()[name] = value
+        return value
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *__all__])

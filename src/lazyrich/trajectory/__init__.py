@@ -1,0 +1,3 @@
+"""What comes out: one trajectory type for every method."""
+
+from ._status import Status as Status
