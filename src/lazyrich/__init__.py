@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 
-_ROOMS = ("inits", "measures", "networks", "plots", "tasks", "theory")
+_ROOMS = ["inits", "measures", "networks", "plots", "tasks", "theory"]
 _HOMES = {
     "SGD": "dynamics",
     "Exact": "dynamics",
@@ -45,7 +45,6 @@ _HOMES = {
     "Trajectory": "trajectory",
     "where_ok": "trajectory",
 }
-__all__ = [*_ROOMS, *_HOMES]  # noqa: PLE0604
 
 
 def __getattr__(name: str):
@@ -59,4 +58,4 @@ def __getattr__(name: str):
 
 
 def __dir__() -> list[str]:
-    return sorted([*globals(), *__all__])
+    return sorted({*globals(), *_ROOMS, *_HOMES})

@@ -3,6 +3,7 @@
 from typing import Any
 
 import jax
+import jax.core
 import jax.numpy as jnp
 from jax.lax import Precision
 from jaxtyping import Array, ArrayLike, Float, Real

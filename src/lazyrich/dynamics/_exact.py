@@ -48,7 +48,9 @@ class Exact(AbstractMethod):
                 "lr.GradientFlow()."
             )
         if self.balance_tol is not None and not self.balance_tol >= 0:
-            raise ValueError(f"`balance_tol` must be ≥ 0, but it is {self.balance_tol}.")
+            raise ValueError(
+                f"`balance_tol` must be ≥ 0, but it is {self.balance_tol}."
+            )
 
     def facts(self, question: Question) -> dict[str, Any]:
         return {"method": "Exact", "solver": "closed form"}
@@ -111,7 +113,7 @@ def _stop_time(question: Question, at: Any) -> Float[Array, ""]:
     eps = jnp.finfo(horizon.dtype).eps
 
     def grow(state):
-        low, high = state
+        _, high = state
         return high, jnp.minimum(2 * high, horizon)
 
     def bisect(state):
@@ -138,8 +140,8 @@ def _stop_time(question: Question, at: Any) -> Float[Array, ""]:
         fall = gradient(net, task.excess)
         slope = -sum(jnp.sum(leaf**2) for leaf in jax.tree.leaves(fall))
         usable = looking & (slope < 0)
-        step = jnp.where(usable, until.gap(net, task) / jnp.where(usable, slope, 1.0), 0)
+        step = jnp.where(
+            usable, until.gap(net, task) / jnp.where(usable, slope, 1.0), 0
+        )
         stop = stop - step
     return jnp.where(at_start, 0.0, jnp.where(reached, stop, jnp.nan))
-
-

@@ -1,7 +1,7 @@
 """Gradient flow, integrated numerically."""
 
 import warnings
-from typing import Any, ClassVar
+from typing import Any
 
 import diffrax
 import equinox as eqx
@@ -21,9 +21,9 @@ class GradientFlow(AbstractMethod):
 
     **Arguments**
 
-    - `solver`: a diffrax solver. None: `diffrax.Dopri8()` for linear networks, whose
-      flow is smooth. For stiff problems (|λ|·times[-1] beyond about 10⁵) use an
-      implicit one, `diffrax.Kvaerno5()`.
+    - `solver`: a diffrax solver. None: `diffrax.Tsit5()` for linear networks. For
+      stiff problems (|λ|·times[-1] beyond about 10⁵) use an implicit one,
+      `diffrax.Kvaerno5()`.
     - `rtol`: relative tolerance of a step. None: 1e-6 in float64, 1e-4 in float32. A
       tolerance below 10 ε of the dtype cannot be reached, and warns.
     - `atol`: absolute tolerance in the weights. None: rtol × the root mean square of
@@ -40,7 +40,6 @@ class GradientFlow(AbstractMethod):
     atol: float | None = eqx.field(static=True, default=None)
     max_steps: int = eqx.field(static=True, default=100_000)
     adjoint: diffrax.AbstractAdjoint | None = None
-    allows_infinity: ClassVar[bool] = False
 
     def __check_init__(self):
         for name, value in (("rtol", self.rtol), ("atol", self.atol)):
@@ -61,7 +60,7 @@ class GradientFlow(AbstractMethod):
     def _settings(self, question: Question) -> tuple[Any, float, Any]:
         single = jnp.finfo(question.net.w1.dtype).bits < 64
         rtol = self.rtol if self.rtol is not None else (1e-4 if single else 1e-6)
-        solver = diffrax.Dopri8() if self.solver is None else self.solver
+        solver = diffrax.Tsit5() if self.solver is None else self.solver
         adjoint = self.adjoint
         if adjoint is None:
             adjoint = diffrax.RecursiveCheckpointAdjoint()
@@ -170,7 +169,7 @@ class GradientFlow(AbstractMethod):
     ) -> Answer:
         assert solution.ys is not None
         assert solution.ts is not None
-        net, task, times, until, _ = question
+        net, times, until = question.net, question.times, question.until
         records, finals = solution.ys
         final = jax.tree.map(lambda leaf: leaf[0], finals)
         end = solution.ts[1][0]

@@ -3,7 +3,7 @@
 import abc
 from collections.abc import Callable
 from importlib.metadata import version
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import equinox as eqx
 import jax
@@ -45,11 +45,11 @@ class Answer(NamedTuple):
 class AbstractMethod(eqx.Module):
     """A way of learning. `lr.train` is its only caller."""
 
-    allows_infinity: eqx.AbstractClassVar[bool]
+    allows_infinity: ClassVar[bool] = False
 
     @abc.abstractmethod
     def check(self, question: Question) -> None:
-        """`ValueError` for static mistakes: shapes, settings that exclude each other."""
+        """`ValueError` for static mistakes: shapes, settings that exclude others."""
 
     def resolve(self, times: Float[Array, " times"]) -> "AbstractMethod":
         """The method with static settings that depend on concrete values filled in."""

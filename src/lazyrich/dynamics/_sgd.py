@@ -3,7 +3,7 @@
 import contextlib
 import math
 from collections.abc import Callable
-from typing import Any, ClassVar
+from typing import Any
 
 import equinox as eqx
 import jax
@@ -14,7 +14,6 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from .._arrays import Scalar, as_floating, is_concrete
 from ..networks import TwoLayerLinear
-from ..tasks import LinearTask
 from ..trajectory import Status
 from ._gradient import gradient
 from ._method import AbstractMethod, Answer, Question, select
@@ -55,7 +54,6 @@ class SGD(AbstractMethod):
     label_noise: Float[Array, ""] | None
     optimizer: Callable[[Any], optax.GradientTransformation] = eqx.field(static=True)
     key: PRNGKeyArray | None
-    allows_infinity: ClassVar[bool] = False
 
     def __init__(
         self,
@@ -160,7 +158,9 @@ class SGD(AbstractMethod):
         if size is not None:
             n = x.shape[0]
             if order is None:
-                chosen = jax.random.randint(jax.random.fold_in(self.key, k), (size,), 0, n)
+                chosen = jax.random.randint(
+                    jax.random.fold_in(self.key, k), (size,), 0, n
+                )
             else:
                 start = k % (n // size) * size
                 chosen = jax.lax.dynamic_slice_in_dim(order, start, size)
@@ -186,9 +186,7 @@ class SGD(AbstractMethod):
         # The iterate that shows each time; clipped, since ∞ has no integer.
         index = jnp.minimum(jnp.round(times / rate), steps + 1.0).astype(int)
         last = index[-1]
-        with _standard_promotion():
-            transform = self.optimizer(rate)
-            memory = transform.init(net)  # pyright: ignore[reportArgumentType]
+        transform, memory = _started(self.optimizer, rate, net)
         shuffles = self.batch_size is not None and not self.replace
         order = self._order(question, jnp.zeros((), int)) if shuffles else None
         bound = jnp.finfo(times.dtype).max ** 0.2
@@ -209,9 +207,7 @@ class SGD(AbstractMethod):
                 )
             active = (k < last) & jnp.isnan(stop) & ~diverged
             slope = gradient(net, self._loss(question, k, order))
-            with _standard_promotion():
-                update, memory = transform.update(slope, memory, net)  # pyright: ignore
-                new = optax.apply_updates(net, update)  # pyright: ignore
+            new, memory = _moved(transform, slope, memory, net)
             # Halted while everything, squares of gradients too, is still finite, so
             # that derivatives of the other members of a batch stay finite.
             largest = jnp.maximum(jnp.max(jnp.abs(new.w1)), jnp.max(jnp.abs(new.w2)))
@@ -259,6 +255,20 @@ class SGD(AbstractMethod):
             status=status,
             counts={"steps": taken, "learning_rate": self.learning_rate},
         )
+
+
+def _started(optimizer: Callable[[Any], Any], rate: Array, net: Any) -> Any:
+    """The optimizer at this rate, and its initial memory."""
+    with _standard_promotion():
+        transform = optimizer(rate)
+        return transform, transform.init(net)
+
+
+def _moved(transform: Any, slope: Any, memory: Any, net: Any) -> Any:
+    """The network after one step of the optimizer, and its new memory."""
+    with _standard_promotion():
+        update, memory = transform.update(slope, memory, net)
+        return optax.apply_updates(net, update), memory
 
 
 @contextlib.contextmanager

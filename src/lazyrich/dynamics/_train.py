@@ -43,7 +43,7 @@ def train(
       lambda compiles anew.
     - `throw`: raise `TrainingError` for failed runs; if False, read `traj.status`.
 
-    **Returns** a `Trajectory`. Computes in the common dtype of weights, task and times.
+    **Returns** a `Trajectory`. Computes in the wider dtype of weights and task.
 
     **Raises** `ValueError` for static mistakes (shapes, settings, concrete times out of
     order). Value failures become a `Status`: `TrainingError` says which and what to
@@ -62,7 +62,8 @@ def train(
             "several)."
         )
     task.check_fits(net)
-    net, task, times = _one_dtype(net, task, times)
+    net, task = _one_dtype(net, task)
+    times = jnp.asarray(times, net.w1.dtype)
     _check_times(times, method)
     function = combined(save)
     question = Question(net, task, jnp.atleast_1d(times), until, function)
@@ -87,17 +88,16 @@ class _Save(eqx.Module):
 
 
 def _one_dtype(
-    net: TwoLayerLinear, task: LinearTask, times: Any
-) -> tuple[TwoLayerLinear, LinearTask, Any]:
-    """Weights, task and times in the widest dtype of weights and task."""
+    net: TwoLayerLinear, task: LinearTask
+) -> tuple[TwoLayerLinear, LinearTask]:
+    """Weights and task in the wider of their dtypes."""
     (example, _) = as_floating(net.w1, task.sigma_yx)
     dtype = example.dtype
 
     def cast(leaf: Any) -> Any:
         return leaf.astype(dtype) if eqx.is_inexact_array(leaf) else leaf
 
-    net, task = jax.tree.map(cast, (net, task))
-    return net, task, jnp.asarray(times, dtype)
+    return jax.tree.map(cast, (net, task))
 
 
 def _check_times(times: Any, method: AbstractMethod) -> None:

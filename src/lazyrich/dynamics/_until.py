@@ -23,9 +23,7 @@ class UntilLoss(eqx.Module):
         return loss - self.level.astype(loss.dtype)
 
 
-def until_loss(
-    level: Scalar, of: Literal["total", "excess"] = "total"
-) -> UntilLoss:
+def until_loss(level: Scalar, of: Literal["total", "excess"] = "total") -> UntilLoss:
     """Stop as soon as the loss is at or below `level`.
 
     `of="total"` is L itself, `of="excess"` is L − L* with L* = `task.optimum`. The

@@ -100,7 +100,7 @@ def kernel_distance(
 def kernel_similarity(
     k0: Float[ArrayLike, "..."], k1: Float[ArrayLike, "..."]
 ) -> Float[Array, ""]:
-    """The cosine ⟨K0, K1⟩ / (‖K0‖‖K1‖) = 1 − `kernel_distance`; exactly 1 for itself."""
+    """The cosine ⟨K0, K1⟩/(‖K0‖‖K1‖) = 1 − `kernel_distance`; exactly 1 for itself."""
     return 1 - kernel_distance(k0, k1)
 
 

@@ -38,7 +38,7 @@ class WeightNorms(NamedTuple):
 
 
 def weight_norms(net: TwoLayerLinear) -> WeightNorms:
-    """‖W1‖_F², ‖W2‖_F² and their sum (squared; `inits.balanced(norm=)` sets the sum)."""
+    """‖W1‖_F², ‖W2‖_F² and their sum, the `norm` of `inits.balanced`."""
     w1 = jnp.sum(net.w1**2, axis=(-2, -1))
     w2 = jnp.sum(net.w2**2, axis=(-2, -1))
     return WeightNorms(w1, w2, w1 + w2)

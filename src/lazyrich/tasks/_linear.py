@@ -72,7 +72,9 @@ class LinearTask(eqx.Module):
     def _least_loss(self, explained: Float[Array, ""]) -> Float[Array, ""]:
         """½(yy − explained), rounding below zero removed and nonsense refused."""
         if self.yy.ndim:
-            raise ValueError(f"`yy` must be a scalar, but its shape is {self.yy.shape}.")
+            raise ValueError(
+                f"`yy` must be a scalar, but its shape is {self.yy.shape}."
+            )
         gap = self.yy - explained
         slack = 1e3 * jnp.finfo(gap.dtype).eps * jnp.abs(explained)
         if is_concrete(gap) and bool(gap < -slack):
@@ -236,7 +238,8 @@ def _check_second_moment(sigma_xx: Float[Array, "a b"], inputs: int) -> None:
         raise ValueError("`sigma_xx` must be symmetric, but it is not.")
     if bool(jnp.linalg.eigvalsh(sigma_xx)[0] < -slack * inputs):
         raise ValueError(
-            "`sigma_xx` must be positive semi-definite, but it has a negative eigenvalue."
+            "`sigma_xx` must be positive semi-definite, but it has a negative "
+            "eigenvalue."
         )
 
 

@@ -104,7 +104,9 @@ class Trajectory(eqx.Module):
             k: v for k, v in facts.items() if k in ("rtol", "atol", "dtype", "adjoint")
         }
         if rest:
-            lines.append("  with      " + ", ".join(f"{k} {v}" for k, v in rest.items()))
+            lines.append(
+                "  with      " + ", ".join(f"{k} {v}" for k, v in rest.items())
+            )
         return "\n".join(lines)
 
 
@@ -146,7 +148,9 @@ def _shapes(tree: PyTree) -> str:
 
     if isinstance(tree, dict):
         return ", ".join(f"{k}: {_shapes(v)}" for k, v in tree.items())
-    leaves = ", ".join(one(leaf) for leaf in jax.tree.leaves(tree) if eqx.is_array(leaf))
+    leaves = ", ".join(
+        one(leaf) for leaf in jax.tree.leaves(tree) if eqx.is_array(leaf)
+    )
     return f"{type(tree).__name__}({leaves})" if eqx.is_array(tree) is False else leaves
 
 
@@ -168,6 +172,6 @@ def _range(values: np.ndarray) -> str:
 def _slowest(steps: np.ndarray) -> str:
     if steps.ndim == 0:
         return str(int(steps))
-    where = np.unravel_index(int(steps.argmax()), steps.shape)
-    member = tuple(int(i) for i in where) if len(where) > 1 else int(where[0])
+    where = [int(i) for i in np.unravel_index(int(steps.argmax()), steps.shape)]
+    member = tuple(where) if len(where) > 1 else where[0]
     return f"{steps.min()} … {steps.max()} (slowest: member {member})"
