@@ -1,5 +1,6 @@
 """What every room asks of its arrays: one dtype, full precision, concrete or not."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -18,18 +19,26 @@ def is_concrete(*values: Any) -> bool:
     return not any(isinstance(leaf, jax.core.Tracer) for leaf in leaves)
 
 
-def as_floating(*values: ArrayLike) -> tuple[Float[Array, "..."], ...]:
-    """Arrays of one floating dtype: that of the array inputs, else JAX's default.
+def as_floating(
+    *values: ArrayLike | Sequence[float], dtype: Any = None
+) -> tuple[Array, ...]:
+    """Arrays of one floating dtype: the widest of the arrays', else JAX's default.
 
-    Python scalars and integers adapt to the floating arrays they meet.
+    Python scalars and integers adapt to the floating arrays they meet. What is concrete
+    stays so inside jit, where it can still be checked.
     """
-    dtypes = {
-        jnp.asarray(v).dtype
-        for v in values
-        if hasattr(v, "dtype") and jnp.issubdtype(jnp.asarray(v).dtype, jnp.floating)
-    }
-    dtype = max(dtypes, key=lambda d: jnp.finfo(d).bits) if dtypes else float
-    return tuple(jnp.asarray(v, dtype) for v in values)
+    if dtype is None:
+        given = [jnp.result_type(v) for v in values if hasattr(v, "dtype")]
+        floats = [d for d in given if jnp.issubdtype(d, jnp.floating)]
+        dtype = max(floats, key=lambda d: jnp.finfo(d).bits) if floats else float
+
+    def convert(value: ArrayLike | Sequence[float]) -> Array:
+        if not is_concrete(value):
+            return jnp.asarray(value, dtype)
+        with jax.ensure_compile_time_eval():
+            return jnp.asarray(value, dtype)
+
+    return tuple(convert(v) for v in values)
 
 
 def matmul(a: Float[Array, "..."], b: Float[Array, "..."]) -> Float[Array, "..."]:

@@ -1,5 +1,6 @@
 """The exact closed form for λ-balanced linear networks."""
 
+from collections.abc import Callable
 from typing import Any, ClassVar
 
 import equinox as eqx
@@ -40,16 +41,18 @@ class Exact(AbstractMethod):
     balance_tol: float | None = eqx.field(static=True, default=None)
     allows_infinity: ClassVar[bool] = True
 
+    def __check_init__(self):
+        if self.balance_tol is not None and not self.balance_tol >= 0:
+            raise ValueError(
+                f"`balance_tol` must be ≥ 0, but it is {self.balance_tol}."
+            )
+
     def check(self, question: Question) -> None:
         if question.task.sigma_xx is not None:
             raise ValueError(
                 "Exact needs whitened inputs (a task whose `sigma_xx` is None): build "
                 "the task with LinearTask.from_data(x, y, whiten=True), or use "
                 "lr.GradientFlow()."
-            )
-        if self.balance_tol is not None and not self.balance_tol >= 0:
-            raise ValueError(
-                f"`balance_tol` must be ≥ 0, but it is {self.balance_tol}."
             )
 
     def facts(self, question: Question) -> dict[str, Any]:
@@ -71,19 +74,17 @@ class Exact(AbstractMethod):
             q = _riccati.evaluate(prepared, t)
             return TwoLayerLinear(q[: net.inputs].T, q[net.inputs :])
 
-        records = jax.vmap(lambda t: question.record(at(t)))(times)
-        horizon = times[-1]
+        networks = jax.vmap(at)(times)
+        final = jax.tree.map(lambda leaf: leaf[-1], networks)
         if question.until is None:
-            stop, status = jnp.asarray(jnp.nan, horizon.dtype), Status.ok
-            final = at(horizon)
+            stop, status = jnp.asarray(jnp.nan, times.dtype), Status.ok
         else:
-            stop = _stop_time(question, at)
+            stop = _stop_time(question, at, final)
             met = ~jnp.isnan(stop)
             status = jnp.where(met, Status.stopped, Status.not_reached)
-            final = at(jnp.where(met, stop, horizon))
-            final = select(stop == 0, net, final)
+            final = select(met, at(jnp.where(met, stop, 0.0)), final)
         return Answer(
-            records=records,
+            records=jax.vmap(question.record)(networks),
             final=final,
             stop_time=stop,
             status=jnp.where(balanced, status, Status.not_balanced),
@@ -95,7 +96,9 @@ class Exact(AbstractMethod):
         )
 
 
-def _stop_time(question: Question, at: Any) -> Float[Array, ""]:
+def _stop_time(
+    question: Question, at: Callable[[Array], TwoLayerLinear], final: TwoLayerLinear
+) -> Float[Array, ""]:
     """The time at which the loss meets the level; NaN if not by the horizon.
 
     The loss falls monotonically, so a bracket and bisection find it. Two Newton steps
@@ -103,45 +106,36 @@ def _stop_time(question: Question, at: Any) -> Float[Array, ""]:
     """
     task, until, horizon = question.task, question.until, question.times[-1]
     assert until is not None
-
-    def gap(t: Float[Array, ""]) -> Float[Array, ""]:
-        return until.gap(at(t), task)
-
-    reached = gap(horizon) <= 0
     at_start = until.gap(question.net, task) <= 0
+    reached = until.gap(final, task) <= 0
     looking = reached & ~at_start
     eps = jnp.finfo(horizon.dtype).eps
 
-    def grow(state):
-        _, high = state
-        return high, jnp.minimum(2 * high, horizon)
+    def narrow(state):
+        # Doubling until it is bracketed: the horizon may be ∞, or far beyond the stop.
+        low, high, bracketed = state
+        middle = jnp.where(bracketed, 0.5 * (low + high), jnp.minimum(high, horizon))
+        above = until.gap(at(middle), task) > 0
+        low = jnp.where(above, middle, low)
+        high = jnp.where(above, jnp.where(bracketed, high, 2 * high), middle)
+        return low, high, bracketed | ~above
 
-    def bisect(state):
-        low, high = state
-        middle = 0.5 * (low + high)
-        above = gap(middle) > 0
-        return jnp.where(above, middle, low), jnp.where(above, high, middle)
+    def wide(state):
+        low, high, bracketed = state
+        return looking & (~bracketed | (high - low > 4 * eps * high))
 
-    # Doubling first: the horizon may be ∞, or far beyond the stop.
-    first = jnp.minimum(jnp.asarray(2.0**-20, horizon.dtype), horizon)
-    low, high = jax.lax.while_loop(
-        lambda s: looking & (gap(s[1]) > 0) & (s[1] < horizon),
-        grow,
-        (jnp.zeros_like(first), first),
-    )
-    low, high = jax.lax.while_loop(
-        lambda s: looking & (s[1] - s[0] > 4 * eps * s[1]),
-        bisect,
-        (low, high),
-    )
-    stop = jax.lax.stop_gradient(jnp.where(looking, high, 0.0))
-    for _ in range(2):
+    first = jnp.asarray(2.0**-20, horizon.dtype)
+    start = (jnp.zeros_like(first), first, jnp.zeros((), bool))
+    _, stop, _ = jax.lax.while_loop(wide, narrow, jax.lax.stop_gradient(start))
+
+    def newton(stop, _):
         net = at(stop)
         fall = gradient(net, task.excess)
         slope = -sum(jnp.sum(leaf**2) for leaf in jax.tree.leaves(fall))
         usable = looking & (slope < 0)
-        step = jnp.where(
-            usable, until.gap(net, task) / jnp.where(usable, slope, 1.0), 0
-        )
-        stop = stop - step
+        step = until.gap(net, task) / jnp.where(usable, slope, 1.0)
+        return stop - jnp.where(usable, step, 0.0), None
+
+    stop = jax.lax.stop_gradient(jnp.where(looking, stop, 0.0))
+    stop, _ = jax.lax.scan(newton, stop, length=2)
     return jnp.where(at_start, 0.0, jnp.where(reached, stop, jnp.nan))

@@ -8,8 +8,9 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import optimistix as optx
-from jaxtyping import Array, Float
+from jaxtyping import Array, Bool, Float
 
+from .._arrays import Scalar, as_floating, is_concrete
 from ..networks import TwoLayerLinear
 from ..trajectory import Status
 from ._gradient import gradient
@@ -26,8 +27,9 @@ class GradientFlow(AbstractMethod):
       `diffrax.Kvaerno5()`.
     - `rtol`: relative tolerance of a step. None: 1e-6 in float64, 1e-4 in float32. A
       tolerance below 10 ε of the dtype cannot be reached, and warns.
-    - `atol`: absolute tolerance in the weights. None: rtol × the root mean square of
-      each layer's initial weights, so that small starts are resolved.
+    - `atol`: absolute tolerance in the weights. None: `rtol` relative to each layer's
+      initial root mean square, so that small starts are resolved.
+    - Both tolerances may be traced.
     - `max_steps`: limit on steps, accepted and rejected; beyond it the status is
       `step_limit`.
     - `adjoint`: a diffrax adjoint. None: `RecursiveCheckpointAdjoint`, which has
@@ -35,50 +37,67 @@ class GradientFlow(AbstractMethod):
       second derivatives `diffrax.DirectAdjoint()`.
     """
 
-    solver: diffrax.AbstractSolver | None = None
-    rtol: float | None = eqx.field(static=True, default=None)
-    atol: float | None = eqx.field(static=True, default=None)
-    max_steps: int = eqx.field(static=True, default=100_000)
-    adjoint: diffrax.AbstractAdjoint | None = None
+    solver: diffrax.AbstractSolver | None
+    rtol: Float[Array, ""] | None
+    atol: Float[Array, ""] | None
+    max_steps: int = eqx.field(static=True)
+    adjoint: diffrax.AbstractAdjoint | None
+
+    def __init__(
+        self,
+        solver: diffrax.AbstractSolver | None = None,
+        rtol: Scalar | None = None,
+        atol: Scalar | None = None,
+        max_steps: int = 100_000,
+        adjoint: diffrax.AbstractAdjoint | None = None,
+    ):
+        self.solver, self.max_steps, self.adjoint = solver, max_steps, adjoint
+        self.rtol = None if rtol is None else as_floating(rtol)[0]
+        self.atol = None if atol is None else as_floating(atol)[0]
 
     def __check_init__(self):
-        for name, value in (("rtol", self.rtol), ("atol", self.atol)):
-            if value is not None and not (value > 0 or (name == "atol" and value == 0)):
-                raise ValueError(f"`{name}` must be > 0, but it is {value}.")
+        rtol, atol = _known(self.rtol), _known(self.atol)
+        if rtol is not None and not rtol > 0:
+            raise ValueError(f"`rtol` must be > 0, but it is {rtol}.")
+        if atol is not None and not atol >= 0:
+            raise ValueError(f"`atol` must be ≥ 0, but it is {atol}.")
         if self.max_steps < 1:
             raise ValueError(f"`max_steps` must be ≥ 1, but it is {self.max_steps}.")
 
     def check(self, question: Question) -> None:
-        eps = float(jnp.finfo(question.net.w1.dtype).eps)
-        if self.rtol is not None and self.rtol < 10 * eps:
+        dtype = question.net.w1.dtype
+        eps = float(jnp.finfo(dtype).eps)
+        rtol = _known(self.rtol)
+        if rtol is not None and rtol < 10 * eps:
             warnings.warn(
-                f"rtol = {self.rtol:g} cannot be reached in {question.net.w1.dtype} "
-                f"(ε = {eps:.2g}): use float64 weights, or rtol ≥ {10 * eps:.1g}.",
+                f"rtol = {rtol:g} cannot be reached in {dtype} (ε = {eps:.2g}): use "
+                f"float64 weights, or rtol ≥ {10 * eps:.1g}.",
                 stacklevel=3,
             )
 
-    def _settings(self, question: Question) -> tuple[Any, float, Any]:
-        single = jnp.finfo(question.net.w1.dtype).bits < 64
-        rtol = self.rtol if self.rtol is not None else (1e-4 if single else 1e-6)
-        solver = diffrax.Tsit5() if self.solver is None else self.solver
-        adjoint = self.adjoint
-        if adjoint is None:
-            adjoint = diffrax.RecursiveCheckpointAdjoint()
-        return solver, rtol, adjoint
+    def _rtol(self, question: Question) -> Float[Array, ""]:
+        dtype = question.net.w1.dtype
+        if self.rtol is not None:
+            return self.rtol.astype(dtype)
+        return jnp.asarray(1e-4 if jnp.finfo(dtype).bits < 64 else 1e-6, dtype)
+
+    def _solver(self) -> diffrax.AbstractSolver:
+        return diffrax.Tsit5() if self.solver is None else self.solver
+
+    def _adjoint(self) -> diffrax.AbstractAdjoint:
+        default = diffrax.RecursiveCheckpointAdjoint
+        return default() if self.adjoint is None else self.adjoint
 
     def facts(self, question: Question) -> dict[str, Any]:
-        solver, rtol, adjoint = self._settings(question)
         return {
             "method": "GradientFlow",
-            "solver": type(solver).__name__,
-            "rtol": rtol,
-            "atol": f"{rtol:g} × initial rms" if self.atol is None else self.atol,
+            "solver": type(self._solver()).__name__,
+            "adjoint": type(self._adjoint()).__name__,
             "max_steps": self.max_steps,
-            "adjoint": type(adjoint).__name__,
         }
 
     def solve(self, question: Question) -> Answer:
-        solver, rtol, adjoint = self._settings(question)
+        rtol = self._rtol(question)
         net, task, times, until, _ = question
         units = self._units(net)
         horizon = times[-1]
@@ -119,7 +138,7 @@ class GradientFlow(AbstractMethod):
 
         solution = diffrax.diffeqsolve(
             diffrax.ODETerm(velocity),
-            solver,
+            self._solver(),
             t0=0.0,
             t1=jnp.where(at_start, 0.0, span).astype(times.dtype),
             dt0=None,
@@ -132,9 +151,10 @@ class GradientFlow(AbstractMethod):
                 ]
             ),
             stepsize_controller=diffrax.PIDController(
-                rtol=rtol, atol=rtol if self.atol is None else self.atol
+                rtol=rtol,
+                atol=rtol if self.atol is None else self.atol.astype(rtol.dtype),
             ),
-            adjoint=adjoint,
+            adjoint=self._adjoint(),
             event=event,
             max_steps=self.max_steps,
             throw=False,
@@ -142,10 +162,10 @@ class GradientFlow(AbstractMethod):
         return self._answer(question, solution, at_start)
 
     def _units(self, net: TwoLayerLinear) -> TwoLayerLinear:
-        """The unit in which each layer is integrated: its initial rms, or 1.
+        """The unit in which each layer is integrated: about its initial rms, or 1.
 
         diffrax has one `atol` for the whole state, but at |λ| = 1000 one layer is 10⁹
-        times the other.
+        times the other. A power of two, so that changing units rounds nothing.
         """
         if self.atol is not None:
             return jax.tree.map(jnp.ones_like, net)
@@ -153,7 +173,11 @@ class GradientFlow(AbstractMethod):
         # A layer that starts at zero is measured against the other one.
         floor = 1e-8 * jnp.maximum(*sizes)
         sizes = [jnp.maximum(size, floor) for size in sizes]
-        units = [jnp.where(size > 0, size, 1.0) for size in sizes]
+        powers = [jnp.ldexp(jnp.ones_like(size), jnp.frexp(size)[1]) for size in sizes]
+        units = [
+            jnp.where(size > 0, power, 1.0)
+            for size, power in zip(sizes, powers, strict=True)
+        ]
         return jax.lax.stop_gradient(
             TwoLayerLinear(
                 jnp.broadcast_to(units[0], net.w1.shape),
@@ -165,7 +189,7 @@ class GradientFlow(AbstractMethod):
         self,
         question: Question,
         solution: diffrax.Solution,
-        at_start: Float[Array, ""],
+        at_start: Bool[Array, ""],
     ) -> Answer:
         assert solution.ys is not None
         assert solution.ts is not None
@@ -192,5 +216,14 @@ class GradientFlow(AbstractMethod):
             final=select(nothing | at_start, net, final),
             stop_time=stop,
             status=jnp.where(fine, status, failure),
-            counts={"steps": solution.stats["num_steps"]},
+            counts={
+                "steps": solution.stats["num_steps"],
+                "rtol": self._rtol(question),
+                "atol": self._rtol(question) if self.atol is None else self.atol,
+            },
         )
+
+
+def _known(value: Array | None) -> float | None:
+    """The value as a float, or None if there is none or it is traced."""
+    return None if value is None or not is_concrete(value) else float(value)

@@ -81,7 +81,9 @@ class SGD(AbstractMethod):
             raise ValueError(f"`steps` must be ≥ 0, but it is {steps}.")
         if batch_size is not None and batch_size < 1:
             raise ValueError(f"`batch_size` must be ≥ 1, but it is {batch_size}.")
-        noiseless = is_concrete(label_noise) and bool(jnp.all(label_noise == 0))
+        noiseless = is_concrete(label_noise) and bool(
+            np.all(np.asarray(label_noise) == 0)
+        )
         self.label_noise = None if noiseless else as_floating(label_noise)[0]
         if (batch_size is not None or not noiseless) and key is None:
             raise ValueError(

@@ -1,5 +1,6 @@
 """The one entry: `train`."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import equinox as eqx
@@ -12,7 +13,7 @@ from .._arrays import as_floating, is_concrete
 from ..networks import TwoLayerLinear
 from ..tasks import LinearTask
 from ..trajectory import Status, TrainingError, Trajectory
-from ._method import AbstractMethod, Question, Save, combined, run
+from ._method import AbstractMethod, Question, Save, all_finite, combined, run
 from ._until import UntilLoss
 
 _run = eqx.filter_jit(run)
@@ -21,7 +22,7 @@ _run = eqx.filter_jit(run)
 def train(
     net: TwoLayerLinear,
     task: LinearTask,
-    times: Real[ArrayLike, "*times"],
+    times: Real[ArrayLike, "*times"] | Sequence[float],
     *,
     method: AbstractMethod,
     until: UntilLoss | None = None,
@@ -63,7 +64,7 @@ def train(
         )
     task.check_fits(net)
     net, task = _one_dtype(net, task)
-    times = jnp.asarray(times, net.w1.dtype)
+    (times,) = as_floating(times, dtype=net.w1.dtype)
     _check_times(times, method)
     function = combined(save)
     question = Question(net, task, jnp.atleast_1d(times), until, function)
@@ -72,7 +73,7 @@ def train(
     # `function` is new for each dict; the dict itself, static in jit, is what compares.
     traj = _run(method, net, task, times, until, _Save(save) if save else None)
     if throw and is_concrete((net, task, times, traj.status)):
-        _raise_on_failure(traj)
+        _raise_on_failure(traj, net, task)
     return traj
 
 
@@ -95,7 +96,8 @@ def _one_dtype(
     dtype = example.dtype
 
     def cast(leaf: Any) -> Any:
-        return leaf.astype(dtype) if eqx.is_inexact_array(leaf) else leaf
+        same = not eqx.is_inexact_array(leaf) or leaf.dtype == dtype
+        return leaf if same else leaf.astype(dtype)
 
     return jax.tree.map(cast, (net, task))
 
@@ -109,8 +111,7 @@ def _check_times(times: Any, method: AbstractMethod) -> None:
     if not is_concrete(times):
         return
     values = np.atleast_1d(np.asarray(times))
-    if np.isnan(values).any() or (values < 0).any() or (np.diff(values) < 0).any():
-        # np.diff of ∞ − ∞ is NaN, which is not < 0, as it should be.
+    if np.isnan(values).any() or (values < 0).any() or (values[1:] < values[:-1]).any():
         raise ValueError(
             "`times` must be non-decreasing and ≥ 0 (learning starts at t = 0), but "
             f"they are {values}."
@@ -121,22 +122,25 @@ def _check_times(times: Any, method: AbstractMethod) -> None:
         )
 
 
-def _raise_on_failure(traj: Trajectory) -> None:
-    status = np.atleast_1d(np.asarray(traj.status))
-    failed = np.flatnonzero(status > Status.not_reached)
-    if not failed.size:
+def _raise_on_failure(traj: Trajectory, net: TwoLayerLinear, task: LinearTask) -> None:
+    kind = Status(int(traj.status))
+    if kind.is_success:
         return
-    kind = Status(int(status[failed[0]]))
-    method = traj.stats["method"]
-    message = f"{method} failed with status `{kind.name}`. "
+    stats = traj.stats
+    why = ""
     if kind == Status.not_balanced:
-        defect = np.atleast_1d(np.asarray(traj.stats["balance_defect"]))[failed[0]]
-        allowed = np.atleast_1d(np.asarray(traj.stats["balance_tol"]))[failed[0]]
-        message += (
-            f"The largest deviation of W2ᵀW2 − W1W1ᵀ from λI is {defect:.6g}, more "
-            f"than the {allowed:.3g} allowed. "
+        why = (
+            "The largest deviation of W2ᵀW2 − W1W1ᵀ from λI is "
+            f"{float(stats['balance_defect']):.6g}, more than the "
+            f"{float(stats['balance_tol']):.3g} allowed. "
         )
-    if kind == Status.step_limit:
-        steps = np.atleast_1d(np.asarray(traj.stats["steps"]))[failed[0]]
-        message += f"It took {steps} steps. "
-    raise TrainingError(message + kind.remedy, kind, traj)
+    elif kind == Status.step_limit:
+        why = f"It had taken {int(stats['steps'])} steps. "
+    elif not all_finite(net):
+        why = "`net` holds a value that is not finite. "
+    elif not all_finite(task):
+        why = "`task` holds a value that is not finite. "
+    elif kind == Status.nonfinite:
+        why = "The inputs are finite, so the run itself diverged. "
+    message = f"{stats['method']} failed with status `{kind.name}`. {why}{kind.remedy}"
+    raise TrainingError(message, kind, traj)

@@ -3,7 +3,7 @@
 from typing import Literal
 
 import equinox as eqx
-import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float
 
 from .._arrays import Scalar, as_floating, is_concrete
@@ -38,6 +38,6 @@ def until_loss(level: Scalar, of: Literal["total", "excess"] = "total") -> Until
             f"`level` must be a scalar, but its shape is {level.shape}: use jax.vmap "
             "for several."
         )
-    if is_concrete(level) and bool(jnp.isnan(level)):
+    if is_concrete(level) and np.isnan(float(level)):
         raise ValueError("`level` must be a number, but it is NaN.")
     return UntilLoss(level, of)

@@ -3,7 +3,8 @@
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, ArrayLike, Float, PRNGKeyArray
+import numpy as np
+from jaxtyping import Array, ArrayLike, Bool, Float, PRNGKeyArray
 
 from .._arrays import Scalar, as_floating, is_concrete, matmul
 from ..networks import TwoLayerLinear
@@ -13,8 +14,13 @@ from ._sizes import check_sizes
 
 def _admissible(
     lam: Float[Array, ""], inputs: int, hidden: int, outputs: int
-) -> Float[Array, ""]:
-    """λ itself; `ValueError` (NaN when traced) if the wider layer is too narrow."""
+) -> tuple[Float[Array, ""], Bool[Array, ""]]:
+    """A λ to compute with, and whether it is the one asked for.
+
+    `ValueError` if the wider layer is too narrow for it. A traced λ cannot be refused:
+    the weights are then computed with 0 and made NaN at the end (`_marked`), so that
+    the gradients of the other members of a batch stay finite.
+    """
     if lam.ndim:
         raise ValueError(
             f"`lam` must be a scalar, but its shape is {lam.shape}: use jax.vmap for "
@@ -34,14 +40,20 @@ def _admissible(
                 f"(Here hidden = {hidden}, inputs = {inputs}: the input side must be "
                 "at least as wide as the hidden layer.)"
             )
-        if not jnp.isfinite(lam):
+        if not np.isfinite(value):
             raise ValueError(f"`lam` must be finite, but it is {value}.")
     refused = jnp.zeros((), bool)
     if hidden > outputs:
         refused |= lam > 0
     if hidden > inputs:
         refused |= lam < 0
-    return jnp.where(refused, jnp.nan, lam)
+    ok = ~refused & jnp.isfinite(lam)
+    return jnp.where(ok, lam, 0.0), ok
+
+
+def _marked(net: TwoLayerLinear, ok: Bool[Array, ""]) -> TwoLayerLinear:
+    """The network, NaN where the request could not be met."""
+    return jax.tree.map(lambda w: jnp.where(ok, w, jnp.nan), net)
 
 
 def _layer_strengths(
@@ -130,28 +142,28 @@ def balanced(
         )
     ((name, size),) = given.items()
     lam, size = as_floating(lam, size)
-    lam = _admissible(lam, inputs, hidden, outputs)
+    lam, ok = _admissible(lam, inputs, hidden, outputs)
     modes = min(inputs, hidden, outputs)
     key_r, key_u, key_v, key_s = jax.random.split(key, 4)
     if name == "scale":
         _check_scalar(name, size)
+        size, sized = _nonnegative(size, "scale")
         s = size * jnp.abs(jax.random.normal(key_s, (modes,), lam.dtype))
-        s = _nonnegative(s, size, "scale")
     elif name == "singular_values":
         if size.shape != (modes,):
             raise ValueError(
                 f"`singular_values` must have shape ({modes},) = (min(inputs, hidden, "
                 f"outputs),), but its shape is {size.shape}."
             )
-        s = _nonnegative(size, size, "singular_values")
+        s, sized = _nonnegative(size, "singular_values")
     else:
         _check_scalar(name, size)
-        s = _from_norm(size, lam, hidden, modes)
+        s, sized = _from_norm(size, lam, hidden, modes)
     # Only as many singular vectors as the hidden layer can reach are ever used.
     u = _semi_orthogonal(key_u, outputs, min(hidden, outputs), lam.dtype)
     v = _semi_orthogonal(key_v, inputs, min(hidden, inputs), lam.dtype)
     r = _semi_orthogonal(key_r, hidden, hidden, lam.dtype)
-    return _assemble(u, v, r, s, lam)
+    return _marked(_assemble(u, v, r, s, lam), ok & sized)
 
 
 def _semi_orthogonal(key: PRNGKeyArray, rows: int, columns: int, dtype) -> Array:
@@ -166,29 +178,36 @@ def _check_scalar(name: str, value: Array) -> None:
         )
 
 
-def _nonnegative(s: Array, given: Array, name: str) -> Array:
-    if is_concrete(given) and not bool((given >= 0).all()):
-        raise ValueError(f"`{name}` must be ≥ 0, but it is {given}.")
-    return jnp.where((given >= 0).all(), s, jnp.nan)
+def _nonnegative(s: Array, name: str) -> tuple[Array, Array]:
+    """Values to compute with, and whether they are those asked for."""
+    if is_concrete(s) and not np.all(np.asarray(s) >= 0):
+        raise ValueError(f"`{name}` must be ≥ 0, but it is {s}.")
+    ok = (s >= 0).all()
+    return jnp.where(ok, s, 0.0), ok
 
 
-def _from_norm(norm: Array, lam: Array, hidden: int, modes: int) -> Array:
-    """Equal singular values s with 2Σμ = norm, padded directions counting |λ|/2."""
+def _from_norm(norm: Array, lam: Array, hidden: int, modes: int) -> tuple[Array, Array]:
+    """Equal singular values s with 2Σμ = norm, padded directions counting |λ|/2.
+
+    And whether that is possible.
+    """
     size = jnp.where(lam >= 0, lam, -lam)
     least = hidden * size
     # A request of exactly the least norm may miss it by rounding.
-    slack = 8 * jnp.finfo(norm.dtype).eps * least
-    if is_concrete(norm, lam) and not bool(norm >= least - slack):
-        raise ValueError(
-            f"`norm` must be at least hidden·|λ| = {float(least):.6g}, but it is "
-            f"{float(norm):.6g}."
-        )
+    ulps = 8 * float(jnp.finfo(norm.dtype).eps)
+    if is_concrete(norm, lam):
+        bound = hidden * abs(float(lam))
+        if not float(norm) >= bound * (1 - ulps):
+            raise ValueError(
+                f"`norm` must be at least hidden·|λ| = {bound:.6g}, but it is "
+                f"{float(norm):.6g}."
+            )
+    ok = norm >= least * (1 - ulps)
     # s² = (μ − |λ|/2)(μ + |λ|/2) with μ = (norm − (hidden − modes)|λ|)/2·modes.
     spare = (norm - least) / (2 * modes)
-    spare = jnp.where(norm >= least - slack, spare, jnp.nan)
-    some = ~(spare <= 0)
+    some = spare > 0
     s = jnp.sqrt(jnp.where(some, spare * (spare + size), 1.0))
-    return jnp.broadcast_to(jnp.where(some, s, 0.0), (modes,))
+    return jnp.broadcast_to(jnp.where(some, s, 0.0), (modes,)), ok
 
 
 def aligned(
@@ -208,7 +227,7 @@ def aligned(
     hidden = narrow if hidden is None else hidden
     check_sizes(task.inputs, hidden, task.outputs)
     lam, scale, sigma = as_floating(lam, scale, task.sigma_yx)
-    lam = _admissible(lam, task.inputs, hidden, task.outputs)
+    lam, ok = _admissible(lam, task.inputs, hidden, task.outputs)
     modes = min(narrow, hidden)
     if scale.shape not in ((), (modes,)):
         raise ValueError(
@@ -218,7 +237,7 @@ def aligned(
     s = jnp.broadcast_to(scale, (modes,))
     u, _, vt = jnp.linalg.svd(sigma, full_matrices=hidden > narrow)
     u, v = u[:, : min(hidden, task.outputs)], vt.T[:, : min(hidden, task.inputs)]
-    return _assemble(u, v, jnp.eye(hidden, dtype=s.dtype), s, lam)
+    return _marked(_assemble(u, v, jnp.eye(hidden, dtype=s.dtype), s, lam), ok)
 
 
 def rebalance(net: TwoLayerLinear, lam: Scalar) -> TwoLayerLinear:
@@ -233,7 +252,7 @@ def rebalance(net: TwoLayerLinear, lam: Scalar) -> TwoLayerLinear:
         raise ValueError("`rebalance` takes one network: use jax.vmap for several.")
     lam, w1, w2 = as_floating(lam, net.w1, net.w2)
     inputs, hidden, outputs = net.inputs, net.hidden, net.outputs
-    lam = _admissible(lam, inputs, hidden, outputs)
+    lam, ok = _admissible(lam, inputs, hidden, outputs)
     modes = min(inputs, hidden, outputs)
     u, s, vt = jnp.linalg.svd(net.product, full_matrices=False)
     u, s, v = u[:, :modes], s[:modes], vt.T[:, :modes]
@@ -243,7 +262,7 @@ def rebalance(net: TwoLayerLinear, lam: Scalar) -> TwoLayerLinear:
     r = _polar(pull)
     base = TwoLayerLinear(matmul(r * s1[None], v.T), matmul(u * s2[None], r.T))
     if hidden == modes:
-        return base
+        return _marked(base, ok)
     # The padded directions: √|λ| times a partial isometry of the wider layer, chosen
     # nearest to what that layer holds outside of the modes.
     extra = hidden - modes
@@ -253,7 +272,7 @@ def rebalance(net: TwoLayerLinear, lam: Scalar) -> TwoLayerLinear:
     if hidden <= outputs:
         iso = _outside(w2, u, r, extra)
         base = eqx.tree_at(lambda n: n.w2, base, base.w2 + _root(lam) * iso)
-    return base
+    return _marked(base, ok)
 
 
 def _polar(a: Float[Array, "rows columns"]) -> Float[Array, "rows columns"]:

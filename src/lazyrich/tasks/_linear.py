@@ -3,6 +3,7 @@
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, ArrayLike, Float
 
 from .._arrays import as_floating, is_concrete, matmul
@@ -110,26 +111,26 @@ class LinearTask(eqx.Module):
                 "`x` must have shape (n, inputs) and `y` (n, outputs) with one n ≥ 1, "
                 f"but they are {x.shape} and {y.shape}."
             )
-        concrete = is_concrete(x, y)
-        if concrete and not bool(jnp.isfinite(x).all() & jnp.isfinite(y).all()):
+        if is_concrete(x, y) and not (np.isfinite(x).all() and np.isfinite(y).all()):
             raise ValueError("`x` and `y` must be finite, but they hold NaN or inf.")
-        centre = jnp.mean(x, axis=0) if center else None
-        if centre is not None:
-            x, y = x - centre[None], y - jnp.mean(y, axis=0, keepdims=True)
         if not whiten:
+            x, y, centre = _centred(x, y, center)
             return cls._from_samples(x, y, None, centre, whitened=False)
         if not is_concrete(x):
             raise ValueError(
                 "Whitening decides how many components to keep and so needs concrete "
                 "data: build the task outside of jit and vmap, or pass whiten=False."
             )
-        left, strengths, right = jnp.linalg.svd(x, full_matrices=False)
-        cut = max(x.shape) * jnp.finfo(x.dtype).eps * strengths[0]
-        rank = int(jnp.sum(strengths > cut))
+        with jax.ensure_compile_time_eval():
+            shifted, _, _ = _centred(x, x, center)
+            left, strengths, right = jnp.linalg.svd(shifted, full_matrices=False)
+            cut = max(x.shape) * jnp.finfo(x.dtype).eps * strengths[0]
+            rank = int(jnp.sum(strengths > cut))
         if rank == 0:
             raise ValueError("`x` is zero everywhere: there is nothing to whiten.")
         root = jnp.sqrt(jnp.asarray(x.shape[0], x.dtype))
         transform = right[:rank].T * (root / strengths[:rank])[None]
+        _, y, centre = _centred(x, y, center)
         return cls._from_samples(root * left[:, :rank], y, transform, centre, True)
 
     @classmethod
@@ -225,18 +226,27 @@ class LinearTask(eqx.Module):
             )
 
 
+def _centred(x: Array, y: Array, center: bool) -> tuple[Array, Array, Array | None]:
+    """x and y without their means, and the mean of x; or as they are, and None."""
+    if not center:
+        return x, y, None
+    mean_x, mean_y = jnp.mean(x, axis=0), jnp.mean(y, axis=0)
+    return x - mean_x[None], y - mean_y[None], mean_x
+
+
 def _check_second_moment(sigma_xx: Float[Array, "a b"], inputs: int) -> None:
     if sigma_xx.shape != (inputs, inputs):
         raise ValueError(
             f"`sigma_xx` must have shape (inputs, inputs) = ({inputs}, {inputs}), but "
             f"its shape is {sigma_xx.shape}."
         )
-    if not is_concrete(sigma_xx) or not bool(jnp.isfinite(sigma_xx).all()):
+    if not is_concrete(sigma_xx) or not np.isfinite(sigma_xx).all():
         return
-    slack = 1e2 * jnp.finfo(sigma_xx.dtype).eps * jnp.max(jnp.abs(sigma_xx))
-    if bool(jnp.max(jnp.abs(sigma_xx - sigma_xx.T)) > slack):
+    moment = np.asarray(sigma_xx)
+    slack = 1e2 * np.finfo(moment.dtype).eps * np.abs(moment).max()
+    if np.abs(moment - moment.T).max() > slack:
         raise ValueError("`sigma_xx` must be symmetric, but it is not.")
-    if bool(jnp.linalg.eigvalsh(sigma_xx)[0] < -slack * inputs):
+    if np.linalg.eigvalsh(moment)[0] < -slack * inputs:
         raise ValueError(
             "`sigma_xx` must be positive semi-definite, but it has a negative "
             "eigenvalue."

@@ -29,9 +29,9 @@ class Trajectory(eqx.Module):
     """
 
     times: Float[Array, "*times"]
-    networks: PyTree[Float[Array, "..."]] | None
-    saved: PyTree | None
-    final: PyTree[Float[Array, "..."]]
+    networks: Any
+    saved: Any
+    final: Any
     stop_time: Float[Array, "*batch"]
     status: Int[Array, "*batch"]
     _counts: dict[str, Array]
@@ -41,9 +41,9 @@ class Trajectory(eqx.Module):
         self,
         *,
         times: Float[Array, "*times"],
-        networks: PyTree | None,
-        saved: PyTree | None,
-        final: PyTree,
+        networks: Any,
+        saved: Any,
+        final: Any,
         stop_time: Float[Array, "*batch"],
         status: Int[Array, "*batch"],
         counts: Mapping[str, Array],
@@ -100,13 +100,11 @@ class Trajectory(eqx.Module):
             lines.append(f"  stopped   {_range(stops[np.isfinite(stops)])} τ")
         if "steps" in counts:
             lines.append(f"  steps     {_slowest(np.asarray(counts['steps']))}")
-        rest = {
-            k: v for k, v in facts.items() if k in ("rtol", "atol", "dtype", "adjoint")
-        }
-        if rest:
-            lines.append(
-                "  with      " + ", ".join(f"{k} {v}" for k, v in rest.items())
-            )
+        told = [f"{k} {v}" for k, v in facts.items() if k in ("dtype", "adjoint")]
+        if "rtol" in counts:
+            told.insert(0, f"rtol {float(np.max(np.asarray(counts['rtol']))):g}")
+        if told:
+            lines.append("  with      " + ", ".join(told))
         return "\n".join(lines)
 
 
