@@ -34,8 +34,8 @@ class Exact(AbstractMethod):
 
     Derivatives are those of the formula with λ = tr B/hidden. They equal the flow's
     along balanced directions (λ, singular values, rotations, times), not entry by entry
-    of the weights. Those in the task need distinct singular values. Behind a saddle at
-    λ = 0 they are derivatives along the saddle.
+    of the weights. Those in the task need distinct singular values, none of them 0, and
+    are NaN otherwise. Behind a saddle at λ = 0 they are derivatives along the saddle.
     """
 
     balance_tol: float | None = eqx.field(static=True, default=None)

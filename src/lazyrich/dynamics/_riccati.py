@@ -61,7 +61,8 @@ def _singular_vectors(
     v = vt.T
     # A rounded zero (1e-17) would turn the eigenbasis of F by 45° for nothing.
     cut = max(sigma.shape) * jnp.finfo(s.dtype).eps * s[0]
-    s = jnp.where(s > cut, s, 0.0)
+    # Its derivative in Σ is not a singular value's: √ at 0 makes it NaN, not wrong.
+    s = jnp.where(s > cut, s, jnp.sqrt(jnp.where(s > cut, 1.0, 0.0 * s)))
     if inputs == outputs:
         return u, s, v, jnp.zeros((inputs, 0), s.dtype)
     side = v if inputs > outputs else u
@@ -77,16 +78,16 @@ def spectrum(sigma: Float[Array, "outputs inputs"], lam: Float[Array, ""]) -> Sp
 
     Pairs ±μ with μ = √(s² + λ²/4), then the directions outside of Σ with −λ/2 (surplus
     inputs) or +λ/2 (surplus outputs), which lie between. Derivatives in λ need none of
-    the SVD; those in Σ need distinct singular values.
+    the SVD; those in Σ need distinct singular values, none 0, and are NaN otherwise.
     """
     u, s, v, outside = _singular_vectors(sigma)
     half = jnp.where(lam >= 0, lam, -lam) / 2
     zero = s == 0
     mu = jnp.where(zero, half, jnp.sqrt(jnp.where(zero, 1.0, s) ** 2 + half**2))
-    # Both vanish at s = λ = 0, where any basis serves and this one is smooth in λ.
-    nothing = mu == 0
-    safe = jnp.where(nothing, 1.0, mu)
-    large = jnp.where(nothing, 1.0, jnp.sqrt((safe + half) / (2 * safe)))
+    # At s = 0 the eigenvectors do not depend on λ; as a quotient their derivative
+    # would be rounding noise divided by λ.
+    safe = jnp.where(mu == 0, 1.0, mu)
+    large = jnp.where(zero, 1.0, jnp.sqrt((safe + half) / (2 * safe)))
     small = s / (2 * safe * large)
     cos, sin = jnp.where(lam >= 0, small, large), jnp.where(lam >= 0, large, small)
 

@@ -12,10 +12,10 @@ from ..tasks import LinearTask
 
 def aligned_modes(
     times: Real[ArrayLike, "*times"],
-    start: Real[ArrayLike, "*modes"],
-    target: Real[ArrayLike, "*modes"],
+    start: Real[ArrayLike, "*#modes"],
+    target: Real[ArrayLike, "*#modes"],
     lam: Scalar,
-) -> Float[Array, "*times_and_modes"]:
+) -> Float[Array, "..."]:
     """Strengths s(t) of modes that start aligned with the task.
 
     Each mode follows ds/dt = √(λ² + 4s²)(s̃ − s), s(0) = `start`, with `target` s̃; the
