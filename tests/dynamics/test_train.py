@@ -120,9 +120,12 @@ def test_chain_of_tasks(method):
 def test_jit_vmap_and_loop_agree(method):
     lams, scales = jnp.array([0.0, -3.0, 0.4]), jnp.array([0.1, 0.5, 1.0])
     run = functools.partial(_outcome, method=method)
-    loop = jnp.stack([run(lam, s) for lam, s in zip(lams, scales, strict=True)])
-    np.testing.assert_allclose(jax.vmap(run)(lams, scales), loop, atol=1e-12)
-    np.testing.assert_allclose(jax.jit(run)(lams[1], scales[1]), loop[1], atol=1e-12)
+    eager = run(lams[1], scales[1])
+    jitted = jax.jit(run)
+    loop = jnp.stack([jitted(lam, s) for lam, s in zip(lams, scales, strict=True)])
+    batch = jax.jit(jax.vmap(run))(lams, scales)
+    np.testing.assert_allclose(batch, loop, atol=1e-12)
+    np.testing.assert_allclose(loop[1], eager, atol=1e-12)
 
 
 def test_python_floats_compile_once():
@@ -158,11 +161,10 @@ def test_forward_and_reverse_agree_with_differences(name, argument):
     up[argument] = up[argument] + h
     down[argument] = down[argument] - h
     expected = (value(*up) - value(*down)) / (2 * h)
-    by_reverse = jax.vmap(
-        jax.grad(functools.partial(_outcome, method=reverse), argument)
-    )(*point)
+    slope = jax.grad(functools.partial(_outcome, method=reverse), argument)
+    by_reverse = jax.jit(jax.vmap(slope))(*point)
     ones = [jnp.ones(2) if i == argument else jnp.zeros(2) for i in range(2)]
-    _, by_forward = jax.jvp(batch(forward), point, ones)
+    _, by_forward = jax.jit(lambda p, d: jax.jvp(batch(forward), p, d))(point, ones)
     np.testing.assert_allclose(by_reverse, expected, rtol=1e-6, atol=1e-9)
     np.testing.assert_allclose(by_forward, by_reverse, rtol=1e-6, atol=1e-9)
 
@@ -191,7 +193,7 @@ def test_nan_is_flagged_at_once_and_disturbs_nobody(method):
         successes = trajs.ok.sum().astype(float)
         return lr.where_ok(trajs, losses).sum() / successes, trajs.status
 
-    both = jax.value_and_grad(mean_loss, has_aux=True)
+    both = jax.jit(jax.value_and_grad(mean_loss, has_aux=True))
     (value, status), slope = both(0.3, jnp.array([0.0, 1.0]))
     (alone, _), expected = both(0.3, jnp.array([0.0]))
     assert status.tolist() == [lr.Status.ok, lr.Status.nonfinite]

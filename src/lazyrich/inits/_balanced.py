@@ -1,5 +1,7 @@
 """λ-balanced weights: W2ᵀW2 − W1W1ᵀ = λI."""
 
+import functools
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -81,6 +83,7 @@ def _root(surplus: Float[Array, ""]) -> Float[Array, ""]:
     return jnp.where(surplus >= 0, jnp.sqrt(inside), 0.0)
 
 
+@jax.jit
 def _assemble(
     u: Float[Array, "outputs p2"],
     v: Float[Array, "inputs p1"],
@@ -144,11 +147,11 @@ def balanced(
     lam, size = as_floating(lam, size)
     lam, ok = _admissible(lam, inputs, hidden, outputs)
     modes = min(inputs, hidden, outputs)
-    key_r, key_u, key_v, key_s = jax.random.split(key, 4)
+    u, v, r, normals = _draw(key, inputs, hidden, outputs, str(lam.dtype))
     if name == "scale":
         _check_scalar(name, size)
         size, sized = _nonnegative(size, "scale")
-        s = size * jnp.abs(jax.random.normal(key_s, (modes,), lam.dtype))
+        s = size * jnp.abs(normals)
     elif name == "singular_values":
         if size.shape != (modes,):
             raise ValueError(
@@ -159,15 +162,23 @@ def balanced(
     else:
         _check_scalar(name, size)
         s, sized = _from_norm(size, lam, hidden, modes)
-    # Only as many singular vectors as the hidden layer can reach are ever used.
-    u = _semi_orthogonal(key_u, outputs, min(hidden, outputs), lam.dtype)
-    v = _semi_orthogonal(key_v, inputs, min(hidden, inputs), lam.dtype)
-    r = _semi_orthogonal(key_r, hidden, hidden, lam.dtype)
     return _marked(_assemble(u, v, r, s, lam), ok & sized)
 
 
-def _semi_orthogonal(key: PRNGKeyArray, rows: int, columns: int, dtype) -> Array:
-    return jax.random.orthogonal(key, rows, (), dtype, m=columns)
+@functools.partial(jax.jit, static_argnums=(1, 2, 3, 4))
+def _draw(
+    key: PRNGKeyArray, inputs: int, hidden: int, outputs: int, dtype: str
+) -> tuple[Array, Array, Array, Array]:
+    """Singular vectors u, v, the hidden basis r, and a normal number for each mode.
+
+    Only as many singular vectors as the hidden layer can reach are ever used.
+    """
+    key_r, key_u, key_v, key_s = jax.random.split(key, 4)
+    orthogonal, kind = jax.random.orthogonal, jnp.dtype(dtype)
+    u = orthogonal(key_u, outputs, (), kind, m=min(hidden, outputs))
+    v = orthogonal(key_v, inputs, (), kind, m=min(hidden, inputs))
+    r = orthogonal(key_r, hidden, (), kind)
+    return u, v, r, jax.random.normal(key_s, (min(inputs, hidden, outputs),), kind)
 
 
 def _check_scalar(name: str, value: Array) -> None:
