@@ -1,0 +1,13 @@
+"""Pictures of sweeps, drawn on the Axes that are passed in (extra: `plots`).
+
+Each function takes the Dataset of a sweep, draws on `axes` (new ones, if none are
+given) and returns them. `summary` lays out a whole figure. matplotlib is imported only
+when something is drawn. Colours fall monotonically in lightness, so they survive
+greyscale; methods differ by their marks, scales by line style and marker.
+"""
+
+from ._curves import loss_curves as loss_curves
+from ._phase import phase as phase
+from ._summary import summary as summary
+
+__all__ = ["loss_curves", "phase", "summary"]

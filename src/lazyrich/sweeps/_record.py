@@ -1,0 +1,126 @@
+"""What a sweep remembers of itself: what decides its results, and how they were made.
+
+The configuration is what must agree before a store is continued. Everything is plain
+JSON: names, numbers, strings.
+"""
+
+import hashlib
+import json
+import os
+import re
+from collections.abc import Mapping, Sequence
+from importlib import metadata
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+
+from ._axes import Axis, describe
+from ._program import Program
+from ._template import Template
+
+PACKAGES = ("lazyrich", "jax", "jaxlib", "equinox", "diffrax", "optax")
+"""Packages that decide the bits of a result."""
+
+
+def new_record(config: Mapping[str, Any], chunk: int) -> dict[str, Any]:
+    """The record of a sweep of which nothing has run yet.
+
+    `config`: what decides the results (`program` holds fingerprints). `runs`: for each
+    call that computed something, its cells and seconds: `trace_seconds` and
+    `compile_seconds` summed over programs, `run_seconds` over chunks, which run side by
+    side within `wall_seconds`. `messages`: what cells raised while they ran. `failed`
+    counts cells; `failures` lists the first 1,000, one for each cell, or for each
+    static combination whose code raised.
+    """
+    return {
+        "config": dict(config),
+        "piece": config["piece"],
+        "chunk_size": chunk,
+        "messages": {},
+        "runs": [],
+        "failed": 0,
+        "failures": [],
+        "remedies": {},
+    }
+
+
+def configuration(
+    template: Template,
+    programs: Sequence[Program],
+    piece: int,
+    device: Any,
+) -> dict[str, Any]:
+    """Everything that decides the results, apart from the programs themselves."""
+    grid = template.grid
+    outputs = {
+        name: {
+            "dims": list(output.dims),
+            "shape": list(output.shape),
+            "dtype": str(output.dtype),
+        }
+        for name, output in template.outputs.items()
+    }
+    return {
+        "axes": list(grid.names),
+        "axis": {axis.name: _axis(axis) for axis in grid.axes},
+        "output": outputs,
+        "coordinate": {name: _digest(v) for name, v in template.coords.items()},
+        "piece": piece,
+        "version": {name: metadata.version(name) for name in PACKAGES},
+        "device": f"{device.platform}: {device.device_kind}",
+        "dtype": str(jnp.zeros(()).dtype),
+        "EQX_ON_ERROR": os.environ.get("EQX_ON_ERROR", "raise"),
+        "cell": {describe(program.labels): program.fingerprint for program in programs},
+    }
+
+
+def disagreement(stored: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+    """What differs between a store's configuration and that of a call, in words.
+
+    A combination whose code raised when the store was laid out may have changed since.
+    """
+    then: Mapping[str, Any] = stored["cell"]
+    old = {
+        **stored,
+        "cell": {k: v or now["cell"].get(k) for k, v in then.items()},
+    }
+    return _differences(old, now)
+
+
+def _differences(stored: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+    found: list[str] = []
+    changed: list[str] = []
+    for key in dict.fromkeys([*stored, *now]):
+        old, new = stored.get(key), now.get(key)
+        if old == new:
+            continue
+        if isinstance(old, Mapping) and isinstance(new, Mapping):
+            found += [f"{key} {text}" for text in _differences(old, new)]
+        elif old is None or new is None:
+            found.append(f"{key} (only {'now' if old is None else 'in the store'})")
+        elif _is_digest(old) and _is_digest(new):
+            changed.append(f"{key} (changed)")
+        else:
+            found.append(f"{key} ({old} in the store, {new} now)")
+    return found or changed
+
+
+def _is_digest(value: Any) -> bool:
+    return isinstance(value, str) and re.fullmatch("[0-9a-f]{64}", value) is not None
+
+
+def _axis(axis: Axis) -> dict[str, Any]:
+    return {
+        "size": len(axis),
+        "first": str(axis.labels[0]),
+        "last": str(axis.labels[-1]),
+        "dtype": axis.dtype,
+        "values": _digest(axis.labels if axis.is_static else np.asarray(axis.values)),
+    }
+
+
+def _digest(values: np.ndarray) -> str:
+    content = json.dumps(values.tolist()) if values.dtype.kind == "U" else ""
+    data = content.encode() if content else np.ascontiguousarray(values).tobytes()
+    return hashlib.sha256(data).hexdigest()
