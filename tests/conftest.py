@@ -6,7 +6,7 @@ from jaxtyping import install_import_hook
 mpl.use("Agg")
 
 with install_import_hook("lazyrich", "beartype.beartype"):
-    import lazyrich  # noqa: F401
+    import lazyrich
     import lazyrich.cli
     import lazyrich.dynamics
     import lazyrich.plots

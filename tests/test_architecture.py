@@ -72,6 +72,25 @@ else:
     assert done.stdout == ""
 
 
+def test_independent_closed_forms_in_one_program_do_not_wait_for_each_other():
+    """On two cores, batched LAPACK calls of one program once waited for ever."""
+    program = """
+import jax, jax.numpy as jnp
+import lazyrich as lr
+
+task = lr.tasks.LinearTask(jax.random.normal(jax.random.key(1), (5, 5)))
+
+def cell(seed):
+    net = lr.inits.balanced(jax.random.key(seed), 5, 5, 5, 1.0, 0.1)
+    ends = [lr.train(net, t, 1.0, method=lr.Exact()).final.product
+            for t in (task, task.reversed())]
+    return jnp.isfinite(ends[0] + ends[1]).all()
+
+assert jax.jit(jax.vmap(cell))(jnp.arange(20_000)).all()
+"""
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=240)
+
+
 def test_ci_runs_the_commands_of_the_readme():
     readme = (ROOT / "README.md").read_text()
     commands = re.findall(r"^python3\.11 -m venv .*$", readme, flags=re.MULTILINE)

@@ -1,11 +1,13 @@
 """Learning dynamics of two-layer networks, from lazy to rich, on JAX.
 
 Networks, tasks and trajectories are pytrees; everything jits, vmaps and
-differentiates. Importing this package changes no global JAX setting; its rooms are
-imported when they are first used.
+differentiates. Importing this package changes no global JAX setting (on a machine with
+fewer than eight cores it sets NPROC=8, see below); its rooms are imported when they are
+first used.
 """
 
 import importlib
+import os
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -29,6 +31,14 @@ if TYPE_CHECKING:
     from .trajectory import where_ok as where_ok
 
 __version__ = "0.1.0"
+
+_CORES = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 0
+if (_CORES or os.cpu_count() or 1) < 8:
+    # Batched LAPACK calls that run side by side (two closed forms in one vmapped cell)
+    # wait for each other for ever when they hold all threads of XLA's CPU pool, by
+    # default one for each core (jaxlib 0.10). Idle threads cost nothing. NPROC is read
+    # when JAX first computes; a user's own stands.
+    os.environ.setdefault("NPROC", "8")
 
 _ROOMS = ["inits", "measures", "networks", "plots", "tasks", "theory"]
 _HOMES = {

@@ -57,10 +57,6 @@ def set_environment() -> None:
     os.environ.setdefault("EQX_ON_ERROR", "nan")
     os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(_cache() / "compiled"))
     os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
-    # XLA's pool of threads, by default one for each core. In jaxlib 0.10 a batched
-    # LAPACK call holds a thread while it waits for others, so that a program with as
-    # many such calls as threads waits for ever; idle threads cost nothing.
-    os.environ.setdefault("NPROC", str(max(8, 4 * (os.cpu_count() or 1))))
 
 
 def _cache() -> Path:

@@ -174,11 +174,23 @@ def _draw(
     Only as many singular vectors as the hidden layer can reach are ever used.
     """
     key_r, key_u, key_v, key_s = jax.random.split(key, 4)
-    orthogonal, kind = jax.random.orthogonal, jnp.dtype(dtype)
-    u = orthogonal(key_u, outputs, (), kind, m=min(hidden, outputs))
-    v = orthogonal(key_v, inputs, (), kind, m=min(hidden, inputs))
-    r = orthogonal(key_r, hidden, (), kind)
+    kind = jnp.dtype(dtype)
+    u = _orthogonal(key_u, outputs, min(hidden, outputs), jnp.zeros((), kind))
+    v = _orthogonal(key_v, inputs, min(hidden, inputs), u[0, 0])
+    r = _orthogonal(key_r, hidden, hidden, v[0, 0])
     return u, v, r, jax.random.normal(key_s, (min(inputs, hidden, outputs),), kind)
+
+
+def _orthogonal(key: PRNGKeyArray, rows: int, columns: int, after: Array) -> Array:
+    """Haar-distributed orthonormal columns, computed once `after` is known.
+
+    Batched LAPACK calls that run side by side can wait for each other for ever on a
+    CPU with few threads (jaxlib 0.10): a dependence in name keeps them in a row.
+    """
+    normal = jax.random.normal(key, (rows, columns), after.dtype) + 0 * after
+    q, r = jnp.linalg.qr(normal)
+    # With the signs of R's diagonal taken out, Q is uniform.
+    return q * jnp.where(jnp.diagonal(r) < 0, -1.0, 1.0)[None]
 
 
 def _check_scalar(name: str, value: Array) -> None:
