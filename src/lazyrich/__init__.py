@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from .dynamics import GradientFlow as GradientFlow
     from .dynamics import train as train
     from .dynamics import until_loss as until_loss
+    from .sweeps import SweepError as SweepError
     from .sweeps import open as open
     from .sweeps import static as static
     from .sweeps import sweep as sweep
@@ -47,6 +48,7 @@ _HOMES = {
     "GradientFlow": "dynamics",
     "train": "dynamics",
     "until_loss": "dynamics",
+    "SweepError": "sweeps",
     "open": "sweeps",
     "static": "sweeps",
     "sweep": "sweeps",

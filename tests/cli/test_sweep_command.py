@@ -100,10 +100,10 @@ def test_a_cell_is_what_the_library_gives(ran):
     traj = lr.train(net, task, ds["time"].values, method=lr.Exact())
     at = ds.sel({"method": "exact", "lam": -1.0, "scale": 0.5, "seed": 1})
     excess = traj.map(task.excess)
+    half = lr.until_loss(0.5 * excess[0], of="excess")
+    short = lr.train(net, task, traj.times[-1], method=lr.Exact(), until=half)
     np.testing.assert_allclose(at["excess"], excess, rtol=1e-10, atol=1e-14)
-    np.testing.assert_allclose(
-        at["half_time"], lr.measures.half_time(traj.times, excess), rtol=1e-10
-    )
+    np.testing.assert_allclose(at["half_time"], short.stop_time, rtol=1e-10)
 
 
 def test_the_second_call_computes_nothing(ran):

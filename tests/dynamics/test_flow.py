@@ -34,7 +34,19 @@ def _disagreement(problem: Problem, rtol: float) -> float:
     return float(jnp.max(jnp.linalg.norm(gap, axis=(1, 2))) / size)
 
 
-@pytest.mark.parametrize("problem", PROBLEMS, ids=lambda p: p.name)
+# Every shape compiles anew: these four always run, the others are slow.
+QUICK_SHAPES = ((4, 4, 4), (6, 3, 3), (3, 3, 6), (4, 2, 4))
+REGISTRY = [
+    pytest.param(
+        problem,
+        id=problem.name,
+        marks=() if problem.shape in QUICK_SHAPES else pytest.mark.slow,
+    )
+    for problem in PROBLEMS
+]
+
+
+@pytest.mark.parametrize("problem", REGISTRY)
 def test_agrees_with_exact_in_proportion_to_rtol(problem):
     for rtol in RTOLS:
         assert _disagreement(problem, rtol) <= 30 * rtol
@@ -141,7 +153,7 @@ def test_stop_is_located_and_differentiable():
     assert float(stop(s0, lam, lr.Exact())) == pytest.approx(time, rel=1e-12)
 
     def slopes_by(derivative, method):
-        both = derivative(lambda *p: stop(*p, method), argnums=(0, 1))
+        both = derivative(lambda s0, lam: stop(s0, lam, method), argnums=(0, 1))
         return jax.jit(both)(s0, lam)
 
     np.testing.assert_allclose(slopes_by(jax.grad, flow), slopes, rtol=1e-6)

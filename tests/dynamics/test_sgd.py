@@ -294,5 +294,7 @@ def test_bad_combinations():
         lr.train(net, task, 1.0, method=lr.SGD(0.1, batch_size=12, key=key))
     with pytest.raises(ValueError, match=r"`steps`.* is required"):
         jax.jit(lambda r: lr.train(net, task, 1.0, method=lr.SGD(r)).final)(0.1)
+    concrete = jax.jit(lambda n: lr.train(n, task, [0.5, 1.0], method=lr.SGD(0.1)))
+    assert concrete(net).stats["max_steps"] == 10
     with pytest.raises(ValueError, match="finite `times`"):
         lr.train(net, task, jnp.inf, method=lr.SGD(0.1))

@@ -179,10 +179,10 @@ def test_gradient_of_the_kernel():
 def test_identity_inputs_and_whitened_data_give_the_same_distance():
     data = LinearTask.from_data(inputs_of(40) + 0.3, inputs_of(40, OUTPUTS, seed=4))
     assert data.x is not None
+    inputs = (data.x, np.eye(INPUTS))
 
     @jax.jit
     def distances(a, b):
-        inputs = (data.x, np.eye(INPUTS))
         return [kernel_distance(ntk(a, x), ntk(b, x)) for x in inputs]
 
     for seed in (1, 2):

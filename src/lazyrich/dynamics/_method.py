@@ -51,7 +51,7 @@ class AbstractMethod(eqx.Module):
     def check(self, question: Question) -> None:
         """`ValueError` for static mistakes: shapes, settings that exclude others."""
 
-    def resolve(self, times: Float[Array, " times"]) -> "AbstractMethod":
+    def resolve(self, times: Float[Array, "*times"]) -> "AbstractMethod":
         """The method with static settings that depend on concrete values filled in."""
         return self
 

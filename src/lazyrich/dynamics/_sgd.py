@@ -112,7 +112,7 @@ class SGD(AbstractMethod):
                 "task with LinearTask.from_data(x, y)."
             )
 
-    def resolve(self, times: Float[Array, " times"]) -> "SGD":
+    def resolve(self, times: Float[Array, "*times"]) -> "SGD":
         if self.steps is not None:
             return self
         if not is_concrete(times, self.learning_rate):
@@ -120,10 +120,11 @@ class SGD(AbstractMethod):
                 "`steps` (the most steps that may be taken, static) is required when "
                 "the learning rate or the times are traced."
             )
-        ratio = np.asarray(times)[-1] / np.asarray(self.learning_rate, times.dtype)
+        horizon = np.atleast_1d(np.asarray(times))[-1]
+        ratio = horizon / np.asarray(self.learning_rate, times.dtype)
         if ratio > np.iinfo(np.int32).max:
             raise ValueError(
-                f"times[-1] = {float(times[-1]):g} at a learning rate of "
+                f"times[-1] = {float(horizon):g} at a learning rate of "
                 f"{float(self.learning_rate):g} would take {ratio:.3g} steps."
             )
         return SGD(

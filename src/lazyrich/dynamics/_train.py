@@ -41,7 +41,7 @@ def train(
       Results at later times are NaN.
     - `save`: a callable net → pytree (or a dict of callables), evaluated at every time
       in place of keeping the networks. Give the same function object each time: a new
-      lambda compiles anew.
+      lambda or `functools.partial` compiles anew (`jax.tree_util.Partial` does not).
     - `throw`: raise `TrainingError` for failed runs; if False, read `traj.status`.
 
     **Returns** a `Trajectory`. Computes in the wider dtype of weights and task.
@@ -69,7 +69,7 @@ def train(
     function = combined(save)
     question = Question(net, task, jnp.atleast_1d(times), until, function)
     method.check(question)
-    method = method.resolve(question.times)
+    method = method.resolve(times)
     # `function` is new for each dict; the dict itself, static in jit, is what compares.
     traj = _run(method, net, task, times, until, _Save(save) if save else None)
     if throw and is_concrete((net, task, times, traj.status)):

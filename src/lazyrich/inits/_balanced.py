@@ -68,9 +68,12 @@ def _layer_strengths(
     """
     size = jnp.where(lam >= 0, lam, -lam)
     zero = (s == 0) & (lam == 0)
-    # hypot has no derivative at (0, 0) or, in λ, at s = 0; there μ is |λ|/2.
+    # hypot has no derivative at (0, 0) or, in λ, at s = 0; there μ is |λ|/2. Scaled,
+    # for the square of a tiny s underflows.
     safe = jnp.where(s == 0, jnp.ones_like(s), s)
-    mu = jnp.where(s == 0, size / 2, jnp.sqrt(safe**2 + size**2 / 4))
+    unit = jax.lax.stop_gradient(jnp.maximum(jnp.abs(safe), size / 2))
+    hypot = unit * jnp.sqrt((safe / unit) ** 2 + (size / (2 * unit)) ** 2)
+    mu = jnp.where(s == 0, size / 2, hypot)
     large = jnp.sqrt(mu + size / 2)
     small = jnp.where(zero, 0.0, s / jnp.where(zero, 1.0, large))
     wide2 = lam >= 0
@@ -264,10 +267,11 @@ def aligned(
 
 
 def rebalance(net: TwoLayerLinear, lam: Scalar) -> TwoLayerLinear:
-    """The λ-balanced network nearest to `net` among those with the same W2W1.
+    """A λ-balanced network with the same W2W1, in the hidden basis nearest to `net`'s.
 
-    Nearest in ‖ΔW1‖_F² + ‖ΔW2‖_F² over the choice of the hidden basis, so that
-    rebalancing a network to the λ it has returns it. Needs hidden ≥ rank(W2W1), which
+    Nearest in ‖ΔW1‖_F² + ‖ΔW2‖_F² for the modes of W2W1, and then for the padded
+    directions if hidden > min(inputs, outputs); so rebalancing a network to the λ it
+    has returns it. Needs hidden ≥ rank(W2W1), which
     always holds, and the conditions on λ of `balanced`. One network, no leading axes.
     Derivatives exist where the singular values of W2W1 are distinct and not zero.
     """

@@ -27,9 +27,9 @@ def ntk(
     - "trace": (n1, n2), the trace over the outputs (a sum, not a mean).
 
     `chunk_size` rows of x1 are done at a time, so that beyond the result and the
-    weights only chunk_size·n2·outputs² numbers are held; the values do not change. No
-    factor 1/n enters. On whitened inputs, kernels on the identity (x1 = I) have the
-    same `kernel_distance` as kernels on the data.
+    weights only chunk_size·n2·outputs² + n2·hidden numbers are held; the values do not
+    change. No factor 1/n enters. On whitened inputs, kernels on the identity (x1 = I)
+    have the same `kernel_distance` as kernels on the data.
     """
     x1, x2 = as_floating(x1, x1 if x2 is None else x2)
     for name, x in (("x1", x1), ("x2", x2)):
@@ -54,18 +54,21 @@ def ntk(
             traces = jnp.trace(output, axis1=-2, axis2=-1)[..., None, None]
             return net.outputs * hidden + traces * jnp.broadcast_to(plain, hidden.shape)
         identity = jnp.eye(net.outputs, dtype=output.dtype)
-        return jnp.einsum("...ab,ij->...abij", hidden, identity) + jnp.einsum(
-            "ab,...ij->...abij", plain, output
-        )
+        order = "aibj" if layout == "matrix" else "abij"
+        blocks = _outer(f"...ab,ij->...{order}", hidden, identity)
+        blocks = blocks + _outer(f"ab,...ij->...{order}", plain, output)
+        if layout == "blocks":
+            return blocks
+        sizes = (x.shape[0] * net.outputs, x2.shape[0] * net.outputs)
+        return blocks.reshape(*blocks.shape[:-4], *sizes)
 
     if chunk_size is None or chunk_size >= x1.shape[0]:
-        kernel = rows(x1)
-    else:
-        kernel = _by_chunks(rows, x1, chunk_size, output.ndim - 2)
-    if layout == "matrix":
-        batch, (n1, n2, k, _) = kernel.shape[:-4], kernel.shape[-4:]
-        kernel = jnp.moveaxis(kernel, -2, -3).reshape(*batch, n1 * k, n2 * k)
-    return kernel
+        return rows(x1)
+    return _by_chunks(rows, x1, chunk_size, output.ndim - 2)
+
+
+def _outer(subscripts: str, a: Array, b: Array) -> Array:
+    return jnp.einsum(subscripts, a, b, precision=jax.lax.Precision.HIGHEST)
 
 
 def _by_chunks(rows, x: Array, chunk_size: int, axis: int) -> Array:
@@ -74,7 +77,7 @@ def _by_chunks(rows, x: Array, chunk_size: int, axis: int) -> Array:
     stacked = jax.lax.map(rows, x[:whole].reshape(-1, chunk_size, x.shape[1]))
     joined = jnp.moveaxis(stacked, 0, axis)
     shape = joined.shape
-    joined = joined.reshape(*shape[:axis], whole, *shape[axis + 2 :])
+    joined = joined.reshape(*shape[:axis], -1, *shape[axis + 2 :])
     if whole == x.shape[0]:
         return joined
     return jnp.concatenate([joined, rows(x[whole:])], axis=axis)

@@ -29,7 +29,7 @@ def output_similarity(
 
     W2W2ᵀ (outputs, outputs), or, for targets y (n, outputs), y (W2W2ᵀ)⁺ yᵀ: the inner
     products of the least-norm hidden vectors that produce them. Directions whose
-    singular value is below max(shape)·ε of the largest count as absent.
+    singular value is below 10·max(shape)·ε of the largest count as absent.
     """
     if y is None:
         return matmul(net.w2, transpose(net.w2))

@@ -25,7 +25,8 @@ def half_time(
     below = excess <= level
     hit = jnp.argmax(below)
     before = jnp.maximum(hit - 1, 0)
-    found = below.any() & (excess[0] > 0)
+    known = jnp.isfinite(excess) | (jnp.arange(excess.shape[0]) > hit)
+    found = below.any() & (excess[0] > 0) & known.all()
     # Interpolate only where there is a crossing, so that gradients stay finite.
     drop = jnp.where(found, excess[before] - excess[hit], 1.0)
     share = jnp.where(found, (excess[before] - level) / drop, 0.0)

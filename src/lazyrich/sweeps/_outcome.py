@@ -26,6 +26,9 @@ class SweepError(RuntimeError):
         self.status = status
         self.labels = dict(labels)
 
+    def __reduce__(self):
+        return type(self), (str(self), self.status, self.labels)
+
 
 @dataclass(frozen=True)
 class Failure:

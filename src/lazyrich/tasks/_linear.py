@@ -145,14 +145,17 @@ class LinearTask(eqx.Module):
         n = x.shape[0]
         sigma_yx = matmul(y.T, x) / n
         sigma_xx = None if whitened else matmul(x.T, x) / n
-        task = cls(sigma_yx, sigma_xx, jnp.mean(jnp.sum(y**2, axis=1)))
-        # From the residuals rather than from moments, which would cancel.
-        residual = y - matmul(x, task.solution.T)
+        task = cls(sigma_yx, sigma_xx)
+        # From the samples rather than from moments, which would lose half of the digits
+        # of nearly collinear inputs, and cancel in the residual.
+        solution = sigma_yx if whitened else matmul(jnp.linalg.pinv(x), y).T
+        residual = y - matmul(x, solution.T)
         optimum = 0.5 * jnp.mean(jnp.sum(residual**2, axis=1))
+        yy = jnp.mean(jnp.sum(y**2, axis=1))
         return eqx.tree_at(
-            lambda t: (t.x, t.y, t.transform, t.centre, t.optimum),
+            lambda t: (t.x, t.y, t.transform, t.centre, t.optimum, t.yy, t.solution),
             task,
-            (x, y, transform, centre, optimum),
+            (x, y, transform, centre, optimum, yy, solution),
             is_leaf=lambda leaf: leaf is None,
         )
 

@@ -19,3 +19,6 @@ class TrainingError(RuntimeError):
         super().__init__(message)
         self.status = status
         self.trajectory = trajectory
+
+    def __reduce__(self):
+        return type(self), (str(self), self.status, self.trajectory)

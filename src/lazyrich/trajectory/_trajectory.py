@@ -114,7 +114,7 @@ def where_ok(traj: Trajectory, value: PyTree, otherwise: float = 0.0) -> PyTree:
     For sums and means over a batch of runs, some of which may fail: values and
     gradients of the others stay finite. `value` holds arrays whose leading axes are
     those of `traj.status`. A mean over successes is
-    `where_ok(traj, loss).sum() / traj.ok.sum()`.
+    `where_ok(traj, loss).sum() / traj.ok.sum(dtype=float)`.
     """
 
     def pick(leaf: Array) -> Array:
