@@ -96,7 +96,7 @@ def main() -> None:
         products = np.asarray(timing.value)
         shown = f"{error(products):.1e}"
         if lost := int(np.isnan(products).any(axis=(1, 2, 3)).sum()):
-            shown += f"; fails in {lost} cells"
+            shown += f"; fails in {lost} of {CELLS} cells"
         spent = f"{timing.compile:.1f}" if timing.compile else "—"
         lines.append(
             f"| {name} | {spent} | {1e3 * timing.run / CELLS:.3g} "
