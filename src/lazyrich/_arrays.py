@@ -27,6 +27,8 @@ def as_floating(
     Python scalars and integers adapt to the floating arrays they meet. What is concrete
     stays so inside jit, where it can still be checked.
     """
+    if any(hasattr(v, "dtype") and jnp.iscomplexobj(v) for v in values):
+        raise ValueError("Arrays must be real, but one is complex.")
     if dtype is None:
         given = [jnp.result_type(v) for v in values if hasattr(v, "dtype")]
         floats = [d for d in given if jnp.issubdtype(d, jnp.floating)]

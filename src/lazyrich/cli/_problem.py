@@ -1,6 +1,7 @@
 """The task that the options describe."""
 
 import csv
+import zipfile
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -67,11 +68,15 @@ def read_data(path: Path, targets: str | None) -> tuple[np.ndarray, np.ndarray]:
 
 def _read_npz(path: Path) -> tuple[np.ndarray, np.ndarray]:
     try:
+        if not zipfile.is_zipfile(path):
+            raise ValueError("it is no .npz file")
         with np.load(path) as file:
             arrays = {name: file[name] for name in file.files if name in ("x", "y")}
             names = ", ".join(file.files) or "nothing"
     except (ValueError, OSError) as error:
-        raise ValueError(f"--data: {path} cannot be read: {error}.") from None
+        raise ValueError(
+            f"--data: {path} cannot be read: {str(error).rstrip('.')}."
+        ) from None
     if missing := [name for name in ("x", "y") if name not in arrays]:
         raise ValueError(
             f"--data: {path} has no array `{missing[0]}`: it must hold x and y, but it "

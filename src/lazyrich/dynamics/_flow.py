@@ -56,6 +56,14 @@ class GradientFlow(AbstractMethod):
         self.atol = None if atol is None else as_floating(atol)[0]
 
     def __check_init__(self):
+        for name, value, kind in (
+            ("solver", self.solver, diffrax.AbstractSolver),
+            ("adjoint", self.adjoint, diffrax.AbstractAdjoint),
+        ):
+            if value is not None and not isinstance(value, kind):
+                raise ValueError(
+                    f"`{name}` must be a diffrax {name}, but it is {value!r}."
+                )
         rtol, atol = _known(self.rtol), _known(self.atol)
         if rtol is not None and not rtol > 0:
             raise ValueError(f"`rtol` must be > 0, but it is {rtol}.")

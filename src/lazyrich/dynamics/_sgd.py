@@ -81,6 +81,8 @@ class SGD(AbstractMethod):
             raise ValueError(f"`steps` must be ≥ 0, but it is {steps}.")
         if batch_size is not None and batch_size < 1:
             raise ValueError(f"`batch_size` must be ≥ 1, but it is {batch_size}.")
+        if is_concrete(label_noise) and not np.all(np.asarray(label_noise) >= 0):
+            raise ValueError(f"`label_noise` must be ≥ 0, but it is {label_noise}.")
         noiseless = is_concrete(label_noise) and bool(
             np.all(np.asarray(label_noise) == 0)
         )

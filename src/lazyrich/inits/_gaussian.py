@@ -3,7 +3,7 @@
 import jax
 from jaxtyping import PRNGKeyArray
 
-from .._arrays import Scalar, as_floating
+from .._arrays import Scalar, as_floating, is_concrete
 from ..networks import TwoLayerLinear
 from ._sizes import check_sizes
 
@@ -22,6 +22,9 @@ def gaussian(
     """
     check_sizes(inputs, hidden, outputs)
     std1, std2 = as_floating(std1, std2)
+    for name, std in (("std1", std1), ("std2", std2)):
+        if is_concrete(std) and not float(std) >= 0:
+            raise ValueError(f"`{name}` must be ≥ 0, but it is {float(std)}.")
     key1, key2 = jax.random.split(key)
     return TwoLayerLinear(
         std1 * jax.random.normal(key1, (hidden, inputs), std1.dtype),

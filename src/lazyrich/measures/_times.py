@@ -1,9 +1,10 @@
 """When something is learned."""
 
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, ArrayLike, Float, Real
 
-from .._arrays import as_floating
+from .._arrays import as_floating, is_concrete
 
 
 def half_time(
@@ -21,6 +22,8 @@ def half_time(
             "`times` and `excess` must have one shape (times,), but they are "
             f"{times.shape} and {excess.shape}: use jax.vmap for several curves."
         )
+    if is_concrete(times) and np.any(np.asarray(times)[1:] < np.asarray(times)[:-1]):
+        raise ValueError(f"`times` must be non-decreasing, but they are {times}.")
     level = 0.5 * excess[0]
     below = excess <= level
     hit = jnp.argmax(below)
