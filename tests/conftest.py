@@ -1,6 +1,8 @@
 """Every test runs in float64, with strict promotion, types checked, warnings fatal."""
 
+import jaxtyping
 import matplotlib as mpl
+import pytest
 from jaxtyping import install_import_hook
 
 mpl.use("Agg")
@@ -18,3 +20,9 @@ import jax
 jax.config.update("jax_enable_x64", True)
 jax.config.update("jax_numpy_dtype_promotion", "strict")
 jax.config.update("jax_numpy_rank_promotion", "raise")
+
+
+@pytest.fixture
+def unchecked(monkeypatch):
+    """The library as installed: its own messages, not those of the type checker."""
+    monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)

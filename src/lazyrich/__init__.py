@@ -10,6 +10,8 @@ import importlib
 import os
 from typing import TYPE_CHECKING
 
+from ._cores import cores
+
 if TYPE_CHECKING:
     from . import inits as inits
     from . import measures as measures
@@ -33,8 +35,7 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 
-_CORES = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 0
-if (_CORES or os.cpu_count() or 1) < 8:
+if cores() < 8:
     # Batched LAPACK calls that run side by side (two closed forms in one vmapped cell)
     # wait for each other for ever when they hold all threads of XLA's CPU pool, by
     # default one for each core (jaxlib 0.10). Idle threads cost nothing. NPROC is read

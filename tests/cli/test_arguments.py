@@ -131,6 +131,20 @@ def test_npz_and_csv_hold_the_same_data(tmp_path):
     np.testing.assert_array_equal(last, y[:, 1:])
 
 
+def test_messages_name_the_file_or_the_option(tmp_path, capsys):
+    fake, zeros, table = (tmp_path / n for n in ("fake.npz", "zeros.npz", "t.csv"))
+    fake.write_text("hi")
+    np.savez(zeros, x=np.zeros((3, 2)), y=np.ones((3, 1)))
+    table.write_text("1,2\n3,4\n")
+    for words, told in (
+        ([f"--data={fake}"], "fake.npz cannot be read: it is no .npz file."),
+        ([f"--data={zeros}"], f"--data: {zeros}: `x` is zero everywhere"),
+        ([f"--data={table}", "--targets=-1"], "--targets must be a count ≥ 1"),
+    ):
+        assert main(["sweep", *words, f"--store={tmp_path}/s.zarr"]) == 2
+        assert told in capsys.readouterr().err
+
+
 def test_one_target_may_be_a_vector(tmp_path):
     np.savez(tmp_path / "d.npz", x=np.eye(3), y=np.arange(3))
     task, name = make_task(Sweep(data=str(tmp_path / "d.npz")))

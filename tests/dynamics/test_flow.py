@@ -1,5 +1,7 @@
 """Gradient flow against the closed form, SciPy, and its own conservation law."""
 
+from typing import Any
+
 import diffrax
 import jax
 import jax.numpy as jnp
@@ -217,3 +219,34 @@ def test_gradients_forward_reverse_and_second_order():
     hessian = jax.jit(jax.hessian(lambda p: loss(p, diffrax.DirectAdjoint())))(p)
     expected = jax.jit(jax.hessian(exact))(p)
     np.testing.assert_allclose(hessian, expected, rtol=1e-5, atol=1e-7)
+
+
+@pytest.mark.parametrize("name", ["solver", "adjoint"])
+def test_a_setting_that_is_not_diffrax_is_named(unchecked, name):
+    wrong: Any = {name: "x"}
+    with pytest.raises(ValueError, match=f"`{name}` must be a diffrax {name}"):
+        lr.GradientFlow(**wrong)
+
+
+@pytest.mark.parametrize("derivative", [jax.jacfwd, jax.hessian])
+def test_forward_mode_of_the_default_says_which_setting_works(derivative):
+    """Case 13."""
+    task = lr.tasks.LinearTask(jnp.array([[1.0]]))
+
+    def loss(s0):
+        net = lr.inits.aligned(task, 1.0, s0)
+        return task.loss(lr.train(net, task, 1.0, method=lr.GradientFlow()).final)
+
+    with pytest.raises(TypeError, match=r"\.ForwardMode.*\.DirectAdjoint"):
+        derivative(loss)(0.1)
+
+
+def test_a_mistake_in_user_code_keeps_its_own_message():
+    task = lr.tasks.LinearTask(jnp.array([[1.0]]))
+    net = lr.inits.aligned(task, 1.0, 0.1)
+
+    def broken(net):
+        raise TypeError("mine")
+
+    with pytest.raises(TypeError, match="mine"):
+        lr.train(net, task, 1.0, method=lr.GradientFlow(), save=broken)

@@ -271,13 +271,16 @@ def test_gradients_match_central_differences(mode, argument):
         ({"learning_rate": 0.0}, "`learning_rate` must be > 0"),
         ({"learning_rate": -0.1}, "`learning_rate` must be > 0"),
         ({"learning_rate": float("nan")}, "`learning_rate` must be > 0"),
-        ({"learning_rate": 0.1, "steps": -1}, "`steps` must be ≥ 0"),
-        ({"learning_rate": 0.1, "batch_size": 0}, "`batch_size` must be ≥ 1"),
+        ({"learning_rate": 0.1, "steps": -1}, "`steps` must be an integer ≥ 0"),
+        ({"learning_rate": 0.1, "batch_size": 0}, "`batch_size` must be an integer ≥"),
+        ({"learning_rate": 0.1, "batch_size": 2.5}, "`batch_size` must be an integer"),
+        ({"learning_rate": 0.1, "label_noise": -0.1}, "`label_noise` must be ≥ 0"),
+        ({"learning_rate": 0.1, "label_noise": np.nan}, "`label_noise` must be ≥ 0"),
         ({"learning_rate": 0.1, "batch_size": 2}, "give `key`"),
         ({"learning_rate": 0.1, "label_noise": 0.1}, "give `key`"),
     ],
 )
-def test_bad_settings(settings, message):
+def test_bad_settings(unchecked, settings, message):
     with pytest.raises(ValueError, match=message):
         lr.SGD(**settings)
 

@@ -1,13 +1,14 @@
 """`aligned`: the task's own singular vectors. `gaussian`: moments of its balance."""
 
+from typing import Any
+
 import chex
 import jax
 import jax.numpy as jnp
-import jaxtyping
 import numpy as np
 import pytest
 
-from lazyrich.inits import aligned, gaussian
+from lazyrich.inits import aligned, balanced, gaussian
 from lazyrich.tasks import LinearTask, hierarchy
 
 KEY = jax.random.key(0)
@@ -23,12 +24,6 @@ def target(outputs, inputs, strengths):
 
 def balance_of(net):
     return np.asarray(net.w2.T @ net.w2 - net.w1 @ net.w1.T)
-
-
-@pytest.fixture
-def unchecked(monkeypatch):
-    """The library as installed: its own messages, not those of the type checker."""
-    monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)
 
 
 @pytest.mark.parametrize(
@@ -176,5 +171,30 @@ def test_gaussian_layers_are_independent_normal_draws():
 def test_gaussian_dtype_and_refusals(unchecked):
     net = gaussian(KEY, 3, 4, 5, np.float32(0.5), 1.0)
     assert net.w1.dtype == net.w2.dtype == jnp.float32
-    with pytest.raises(ValueError, match=r"`outputs` must be ≥ 1.*3, 4 and 0"):
+    with pytest.raises(ValueError, match=r"`outputs` must be integers ≥ 1.*3, 4 and 0"):
         gaussian(KEY, 3, 4, 0, 1.0, 1.0)
+
+
+@pytest.mark.parametrize("stds", [(-1.0, 1.0), (1.0, -1.0), (np.nan, 1.0)])
+def test_gaussian_layers_need_a_standard_deviation(stds):
+    with pytest.raises(ValueError, match=r"`std[12]` must be ≥ 0"):
+        gaussian(jax.random.key(0), 2, 2, 2, *stds)
+
+
+@pytest.mark.parametrize("key", [0, np.zeros(3), jax.random.split(jax.random.key(0))])
+def test_a_seed_or_a_stack_of_keys_is_no_key(unchecked, key):
+    for init in (gaussian, balanced):
+        with pytest.raises(ValueError, match="`key` must be one JAX random key"):
+            init(key, 2, 2, 2, 1.0, 1.0)
+
+
+def test_sizes_must_be_integers(unchecked):
+    width: Any = 2.0
+    with pytest.raises(ValueError, match="must be integers ≥ 1"):
+        balanced(jax.random.key(0), width, 2, 2, 0.0, 1.0)
+
+
+def test_raw_keys_serve_too():
+    net = balanced(jax.random.PRNGKey(0), 2, 2, 2, 1.0, 1.0)
+    again = balanced(jax.random.key(0), 2, 2, 2, 1.0, 1.0)
+    np.testing.assert_array_equal(net.w1, again.w1)

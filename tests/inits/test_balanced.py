@@ -6,7 +6,6 @@ from collections import Counter
 import chex
 import jax
 import jax.numpy as jnp
-import jaxtyping
 import numpy as np
 import pytest
 from scipy import stats
@@ -66,12 +65,6 @@ def networks(shape, name, lams, size, key=KEY):
     sizes = {"singular_values": np.ones(min(shape)), "norm": 9.0, "scale": 1.0}
     sizes = [np.asarray(v) for v in (sizes | {name: size}).values()]
     return build(shape)(key, lams, *sizes)[name]
-
-
-@pytest.fixture
-def unchecked(monkeypatch):
-    """The library as installed: its own messages, not those of the type checker."""
-    monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)
 
 
 @pytest.mark.parametrize("shape", SHAPES)

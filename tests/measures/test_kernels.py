@@ -6,7 +6,6 @@ from typing import Literal
 import chex
 import jax
 import jax.numpy as jnp
-import jaxtyping
 import numpy as np
 import pytest
 from jax.extend.core import jaxprs_in_params
@@ -44,12 +43,6 @@ def by_jacobian(net, x1, x2):
         return np.concatenate(flat, axis=-1)
 
     return np.einsum("aip,bjp->abij", features(x1), features(x2))
-
-
-@pytest.fixture
-def unchecked(monkeypatch):
-    """The library as installed: its own messages, not those of the type checker."""
-    monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)
 
 
 def test_ntk_is_the_inner_product_of_jacobians():

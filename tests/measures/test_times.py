@@ -2,19 +2,12 @@
 
 import jax
 import jax.numpy as jnp
-import jaxtyping
 import numpy as np
 import pytest
 
 from lazyrich.measures import half_time
 
 TIMES = np.array([0.0, 1.0, 2.0, 4.0])
-
-
-@pytest.fixture
-def unchecked(monkeypatch):
-    """The library as installed: its own messages, not those of the type checker."""
-    monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)
 
 
 @pytest.mark.parametrize(
@@ -120,3 +113,10 @@ def test_shapes_that_do_not_fit_are_refused(unchecked):
             half_time(times, excess)
         for word in ("`times`", "`excess`", f"{times.shape}", f"{excess.shape}"):
             assert word in str(caught.value)
+
+
+def test_times_must_be_in_order():
+    with pytest.raises(ValueError, match="`times` must be non-decreasing"):
+        half_time(jnp.array([2.0, 0.5, 0.0]), jnp.array([1.0, 0.6, 0.2]))
+    ends = jnp.array([0.0, 1.0, jnp.inf, jnp.inf])
+    assert half_time(ends, jnp.array([2.0, 0.5, 0.0, 0.0])) < 1

@@ -3,7 +3,6 @@
 import chex
 import jax
 import jax.numpy as jnp
-import jaxtyping
 import numpy as np
 import pytest
 
@@ -69,12 +68,6 @@ MEASURES = {
         lambda w1, w2: Y @ np.linalg.pinv(w2 @ w2.T) @ Y.T,
     ),
 }
-
-
-@pytest.fixture
-def unchecked(monkeypatch):
-    """The library as installed: its own messages, not those of the type checker."""
-    monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)
 
 
 @pytest.mark.parametrize("name", MEASURES)

@@ -174,3 +174,9 @@ def test_inputs_of_the_wrong_width_are_refused_in_one_line(shape):
         assert word in message
     with pytest.raises(ValueError, match="`x`"):
         jax.jit(lambda n, x: n(x))(net, jnp.ones(shape))
+
+
+def test_complex_weights_are_refused(unchecked):
+    imaginary: Any = np.eye(2) * 1j
+    with pytest.raises(ValueError, match="must be real"):
+        TwoLayerLinear(imaginary, np.eye(2))

@@ -5,7 +5,6 @@ from typing import Any
 import chex
 import jax
 import jax.numpy as jnp
-import jaxtyping
 import numpy as np
 import pytest
 from sklearn.datasets import load_digits
@@ -42,12 +41,6 @@ def samples(task):
 def sample_loss(w, x, y):
     """½ mean‖y − Wx‖², sample by sample."""
     return np.mean([0.5 * np.sum((b - w @ a) ** 2) for a, b in zip(x, y, strict=True)])
-
-
-@pytest.fixture
-def unchecked(monkeypatch):
-    """The library as installed: its own messages, not those of the type checker."""
-    monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)
 
 
 @pytest.mark.parametrize("center", [False, True])

@@ -5,7 +5,6 @@ from typing import Any
 import chex
 import jax
 import jax.numpy as jnp
-import jaxtyping
 import numpy as np
 import pytest
 
@@ -45,12 +44,6 @@ CASES = {
 def stated(name):
     sigma, xx = CASES[name]
     return sigma, xx, (np.eye(INPUTS) if xx is None else xx)
-
-
-@pytest.fixture
-def unchecked(monkeypatch):
-    """The library as installed: its own messages, not those of the type checker."""
-    monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)
 
 
 @pytest.mark.parametrize("name", CASES)

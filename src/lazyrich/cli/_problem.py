@@ -33,7 +33,10 @@ def make_task(options: Sweep) -> tuple[LinearTask, str]:
                 raise ValueError(f"--{name} belongs to {wanted}.")
     if options.data is not None:
         x, y = read_data(Path(options.data), options.targets)
-        return LinearTask.from_data(x, y), str(options.data)
+        try:
+            return LinearTask.from_data(x, y), str(options.data)
+        except ValueError as error:
+            raise ValueError(f"--data: {options.data}: {error}") from None
     if kind == "hierarchy":
         levels = 3 if options.levels is None else options.levels
         if not 1 <= levels <= 10:
@@ -125,6 +128,8 @@ def _columns(
             )
         return list(range(width - count, width))
     for word in words:
+        if word.lstrip("+-").isdigit():
+            raise ValueError(f"--targets must be a count ≥ 1 or names, not {word}.")
         if header is None:
             raise ValueError(f"--targets: {path} has no header that names {word!r}.")
         if word not in header:

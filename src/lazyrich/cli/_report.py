@@ -4,11 +4,12 @@ import json
 import sys
 from typing import TYPE_CHECKING, Any
 
-import jax
 import numpy as np
 import xarray as xr
 
 from .. import __version__
+from ..dynamics import default_rtol
+from ..plots import REGIMES
 
 if TYPE_CHECKING:
     from ._sweep import Plan
@@ -16,8 +17,6 @@ if TYPE_CHECKING:
 ROWS = 9
 SADDLE = 1e-3
 """A disagreement at λ = 0 that no tolerance explains."""
-LAZY, RICH = 0.1, 0.5
-"""Kernel distances that bound the names of the regimes."""
 
 
 def setup(plan: "Plan") -> str:
@@ -25,15 +24,15 @@ def setup(plan: "Plan") -> str:
     task, axes, options = plan.task, plan.axes, plan.options
     cells = int(np.prod([len(values) for values in axes.values()]))
     batch = options.batch_size or "full"
+    dtype = task.sigma_yx.dtype
     names = {
         "exact": "exact",
-        "flow": f"gradient flow (rtol {options.rtol or 1e-6:g})",
+        "flow": f"gradient flow (rtol {options.rtol or default_rtol(dtype):g})",
         "sgd": f"SGD (η = {plan.learning_rate:g}, {batch} batch)",
     }
     # The optimum of a solvable task is 0 up to rounding.
     least = float(task.optimum)
     least = 0.0 if least < 1e-20 * float(task.yy) else least
-    dtype = jax.numpy.zeros(()).dtype
     return "\n".join(
         [
             f"lazyrich {__version__}: {cells} cells in {dtype}",
@@ -114,9 +113,7 @@ def warn(text: str) -> None:
 
 
 def _regime(distance: float) -> str:
-    if np.isnan(distance):
-        return ""
-    return "lazy" if distance < LAZY else "mixed" if distance < RICH else "rich"
+    return next((name for name, start in reversed(REGIMES) if distance >= start), "")
 
 
 def _number(value: Any, form: str) -> str:

@@ -2,6 +2,7 @@
 
 from ._exact import Exact as Exact
 from ._flow import GradientFlow as GradientFlow
+from ._flow import default_rtol as default_rtol
 from ._sgd import SGD as SGD
 from ._train import train as train
 from ._until import UntilLoss as UntilLoss

@@ -1,7 +1,7 @@
 """Gradient flow, integrated numerically."""
 
 import warnings
-from typing import Any
+from typing import Any, ClassVar
 
 import diffrax
 import equinox as eqx
@@ -15,6 +15,12 @@ from ..networks import TwoLayerLinear
 from ..trajectory import Status
 from ._gradient import gradient
 from ._method import AbstractMethod, Answer, Question, select
+
+
+def default_rtol(dtype: Any) -> float:
+    """The relative tolerance of `GradientFlow` in this dtype: 1e-6, or 1e-4 below 64
+    bits."""
+    return 1e-4 if jnp.finfo(dtype).bits < 64 else 1e-6
 
 
 class GradientFlow(AbstractMethod):
@@ -37,6 +43,11 @@ class GradientFlow(AbstractMethod):
       second derivatives `diffrax.DirectAdjoint()`.
     """
 
+    forward_mode: ClassVar[str] = (
+        "Forward-mode derivatives (jvp, jacfwd, hessian) of GradientFlow need another "
+        "adjoint: GradientFlow(adjoint=diffrax.ForwardMode()) for forward mode alone, "
+        "diffrax.DirectAdjoint() for both modes and second derivatives."
+    )
     solver: diffrax.AbstractSolver | None
     rtol: Float[Array, ""] | None
     atol: Float[Array, ""] | None
@@ -87,7 +98,7 @@ class GradientFlow(AbstractMethod):
         dtype = question.net.w1.dtype
         if self.rtol is not None:
             return self.rtol.astype(dtype)
-        return jnp.asarray(1e-4 if jnp.finfo(dtype).bits < 64 else 1e-6, dtype)
+        return jnp.asarray(default_rtol(dtype), dtype)
 
     def _solver(self) -> diffrax.AbstractSolver:
         return diffrax.Tsit5() if self.solver is None else self.solver

@@ -18,6 +18,30 @@ from ._until import UntilLoss
 Save = Callable[[Any], PyTree] | dict[str, Callable[[Any], PyTree]] | None
 
 
+class Recorder(eqx.Module):
+    """`save` as one callable: functions static in jit, arrays bound to them traced."""
+
+    save: Any
+
+    def __check_init__(self):
+        several = isinstance(self.save, dict)
+        if several and not self.save:
+            raise ValueError("`save` is an empty dict: name what to save, or leave it.")
+        parts = self.save.items() if several else [("", self.save)]
+        for name, part in parts:
+            if not callable(part):
+                what = f"`save[{name!r}]`" if several else "`save`"
+                raise ValueError(
+                    f"{what} must be a callable net → pytree, or a dict of callables, "
+                    f"but it is {type(part).__name__}."
+                )
+
+    def __call__(self, net: Any) -> PyTree:
+        if isinstance(self.save, dict):
+            return {name: part(net) for name, part in self.save.items()}
+        return self.save(net)
+
+
 class Question(NamedTuple):
     """One run, checked: `times` has shape (times,), and every input is finite."""
 
@@ -25,7 +49,7 @@ class Question(NamedTuple):
     task: LinearTask
     times: Float[Array, " times"]
     until: UntilLoss | None
-    save: Callable[[Any], PyTree] | None
+    save: Recorder | None
 
     def record(self, net: TwoLayerLinear) -> PyTree:
         """What is kept at a time: the network, or what `save` makes of it."""
@@ -46,6 +70,8 @@ class AbstractMethod(eqx.Module):
     """A way of learning. `lr.train` is its only caller."""
 
     allows_infinity: ClassVar[bool] = False
+    forward_mode: ClassVar[str] = ""
+    """What to say where JAX refuses forward mode."""
 
     @abc.abstractmethod
     def check(self, question: Question) -> None:
@@ -62,21 +88,6 @@ class AbstractMethod(eqx.Module):
     @abc.abstractmethod
     def facts(self, question: Question) -> dict[str, Any]:
         """Static, hashable facts for `Trajectory.stats`."""
-
-
-def combined(save: Save) -> Callable[[Any], PyTree] | None:
-    """One callable from `save`, which may be a dict of them."""
-    if isinstance(save, dict):
-        wrong = [name for name, f in save.items() if not callable(f)]
-        if wrong:
-            raise ValueError(f"`save[{wrong[0]!r}]` must be callable, but it is not.")
-        return lambda net: {name: f(net) for name, f in save.items()}
-    if save is not None and not callable(save):
-        raise ValueError(
-            "`save` must be a callable net → pytree, or a dict of callables, but it is "
-            f"{type(save).__name__}."
-        )
-    return save
 
 
 def all_finite(tree: PyTree) -> Bool[Array, ""]:
@@ -109,7 +120,7 @@ def run(
     task: LinearTask,
     times: Float[Array, "*times"],
     until: UntilLoss | None,
-    save: Callable[[Any], PyTree] | None,
+    save: Recorder | None,
 ) -> Trajectory:
     """Guard the inputs, let the method solve, mask what must not be seen."""
     flat = jnp.atleast_1d(times)

@@ -77,10 +77,13 @@ class SGD(AbstractMethod):
             raise ValueError(
                 f"`learning_rate` must be > 0, but it is {float(self.learning_rate)}."
             )
-        if steps is not None and steps < 0:
-            raise ValueError(f"`steps` must be ≥ 0, but it is {steps}.")
-        if batch_size is not None and batch_size < 1:
-            raise ValueError(f"`batch_size` must be ≥ 1, but it is {batch_size}.")
+        for name, count, least in (("steps", steps, 0), ("batch_size", batch_size, 1)):
+            if count is None:
+                continue
+            if not isinstance(count, int | np.integer) or count < least:
+                raise ValueError(
+                    f"`{name}` must be an integer ≥ {least}, but it is {count}."
+                )
         if is_concrete(label_noise) and not np.all(np.asarray(label_noise) >= 0):
             raise ValueError(f"`label_noise` must be ≥ 0, but it is {label_noise}.")
         noiseless = is_concrete(label_noise) and bool(

@@ -13,7 +13,7 @@ from .._arrays import as_floating, is_concrete
 from ..networks import TwoLayerLinear
 from ..tasks import LinearTask
 from ..trajectory import Status, TrainingError, Trajectory
-from ._method import AbstractMethod, Question, Save, all_finite, combined, run
+from ._method import AbstractMethod, Question, Recorder, Save, all_finite, run
 from ._until import UntilLoss
 
 _run = eqx.filter_jit(run)
@@ -66,26 +66,18 @@ def train(
     net, task = _one_dtype(net, task)
     (times,) = as_floating(times, dtype=net.w1.dtype)
     _check_times(times, method)
-    function = combined(save)
-    question = Question(net, task, jnp.atleast_1d(times), until, function)
-    method.check(question)
+    recorder = None if save is None else Recorder(save)
+    method.check(Question(net, task, jnp.atleast_1d(times), until, recorder))
     method = method.resolve(times)
-    # `function` is new for each dict; the dict itself, static in jit, is what compares.
-    traj = _run(method, net, task, times, until, _Save(save) if save else None)
+    try:
+        traj = _run(method, net, task, times, until, recorder)
+    except TypeError as error:
+        if method.forward_mode and "forward-mode autodiff" in str(error):
+            raise TypeError(method.forward_mode) from error
+        raise
     if throw and is_concrete((net, task, times, traj.status)):
         _raise_on_failure(traj, net, task)
     return traj
-
-
-class _Save(eqx.Module):
-    """`save` as a pytree: functions static, arrays bound to them traced."""
-
-    save: Any
-
-    def __call__(self, net: Any) -> Any:
-        function = combined(self.save)
-        assert function is not None
-        return function(net)
 
 
 def _one_dtype(

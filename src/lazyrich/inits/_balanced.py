@@ -11,7 +11,7 @@ from jaxtyping import Array, ArrayLike, Bool, Float, PRNGKeyArray
 from .._arrays import Scalar, as_floating, is_concrete, matmul
 from ..networks import TwoLayerLinear
 from ..tasks import LinearTask
-from ._sizes import check_sizes
+from ._sizes import check_key, check_sizes
 
 
 def _admissible(
@@ -138,6 +138,7 @@ def balanced(
     k, the extra directions hold √|λ|, whose slope at λ = 0 is infinite: there the
     derivative of the weights in λ is not finite.
     """
+    check_key(key)
     check_sizes(inputs, hidden, outputs)
     sizes = {"scale": scale, "singular_values": singular_values, "norm": norm}
     given = {name: value for name, value in sizes.items() if value is not None}
@@ -271,8 +272,8 @@ def rebalance(net: TwoLayerLinear, lam: Scalar) -> TwoLayerLinear:
 
     Nearest in ‖ΔW1‖_F² + ‖ΔW2‖_F² for the modes of W2W1, and then for the padded
     directions if hidden > min(inputs, outputs); so rebalancing a network to the λ it
-    has returns it. Needs hidden ≥ rank(W2W1), which
-    always holds, and the conditions on λ of `balanced`. One network, no leading axes.
+    has returns it. The conditions on λ are those of `balanced`. One network, no leading
+    axes.
     Derivatives exist where the singular values of W2W1 are distinct and not zero.
     """
     if net.w1.ndim != 2:

@@ -5,7 +5,7 @@ from jaxtyping import PRNGKeyArray
 
 from .._arrays import Scalar, as_floating, is_concrete
 from ..networks import TwoLayerLinear
-from ._sizes import check_sizes
+from ._sizes import check_key, check_sizes
 
 
 def gaussian(
@@ -20,6 +20,7 @@ def gaussian(
 
     Balanced only in expectation: E[W2ᵀW2 − W1W1ᵀ] = (outputs·std2² − inputs·std1²) I.
     """
+    check_key(key)
     check_sizes(inputs, hidden, outputs)
     std1, std2 = as_floating(std1, std2)
     for name, std in (("std1", std1), ("std2", std2)):

@@ -7,7 +7,8 @@ greyscale; methods differ by their marks, scales by line style and marker.
 """
 
 from ._curves import loss_curves as loss_curves
+from ._phase import REGIMES as REGIMES
 from ._phase import phase as phase
 from ._summary import summary as summary
 
-__all__ = ["loss_curves", "phase", "summary"]
+__all__ = ["REGIMES", "loss_curves", "phase", "summary"]

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import xarray as xr
 
+from ..measures import half_time
 from ._style import TIME, colours, make_axes, nearest, plain, reference, require
 
 if TYPE_CHECKING:
@@ -46,12 +47,14 @@ def loss_curves(
             data = data.isel({dim: at})
     axes = make_axes(axes)
     start = data.isel(time=0)
-    data = (data / start).isel(time=data["time"].values > 0)
-    times, values = data["time"].values, data["lam"].values
+    data = data / start
+    values = data["lam"].values
     if lam is None:
         shown = _telling(values, reference(data))
     else:
         shown = nearest(values, list(lam))
+    data = data.isel(time=data["time"].values > 0)
+    times = data["time"].values
     methods = ["exact"]
     if "method" in data.dims:
         methods = [str(name) for name in data["method"].values]
@@ -130,28 +133,17 @@ def _telling(values: np.ndarray, data: xr.DataArray) -> list[int]:
     """
     times = data["time"].values
     halves = np.array(
-        [_half(times, data.isel(lam=i).values) for i in range(len(values))]
+        [float(half_time(times, data.isel(lam=i).values)) for i in range(len(values))]
     )
+    halves = np.where(np.isnan(halves), 2.0 * times[-1], halves)  # never, or nothing
     distinct: list[int] = []
     for i in np.lexsort((np.abs(values), values < 0)):
         if all(abs(np.log(halves[i] / halves[k])) > 0.1 for k in distinct):
             distinct.append(int(i))
-    distinct = [i for i in distinct if halves[i] > times[0]] or distinct[:1]
+    distinct = [i for i in distinct if halves[i] > times[1]] or distinct[:1]
     if len(distinct) > CURVES:
         distinct.sort(key=lambda i: halves[i])
         logs = np.log(halves[distinct])
         even = np.linspace(logs[0], logs[-1], CURVES).tolist()
         distinct = [distinct[k] for k in nearest(logs, even)]
     return sorted(distinct)
-
-
-def _half(times: np.ndarray, curve: np.ndarray) -> float:
-    """When a curve that starts at 1 is first below ½; beyond the end if never."""
-    below = np.flatnonzero(curve <= 0.5)
-    if not below.size:
-        return 2.0 * float(times[-1])
-    k = int(below[0])
-    if k == 0:
-        return 0.5 * float(times[0])
-    share = (curve[k - 1] - 0.5) / (curve[k - 1] - curve[k])
-    return float(times[k - 1] + share * (times[k] - times[k - 1]))

@@ -7,10 +7,11 @@ from typing import Any
 
 import numpy as np
 
+from .._cores import cores
 from ..trajectory import Status
 from ._axes import Grid, describe
 from ._chunks import Chunk
-from ._engine import Call, completed, cores, engine
+from ._engine import Call, completed, engine
 from ._memory import Memory
 from ._outcome import LISTED, Failure, judge, listing
 from ._program import CellError, Outputs, Program

@@ -239,7 +239,8 @@ def _checked(out: Any, labels: Mapping[str, Any]) -> dict[str, jax.Array]:
     if not isinstance(out, dict) or not out:
         raise TypeError(
             f"{where} must return a dict of scalars and arrays, such as "
-            f"{{'loss': loss}}, but it returned {type(out).__name__}."
+            f"{{'loss': loss}}, but it returned "
+            f"{'an array' if isinstance(out, jax.Array) else type(out).__name__}."
         )
     arrays: dict[str, jax.Array] = {}
     for name, value in out.items():
