@@ -15,6 +15,7 @@ Whether a value can be compared at a time depends on flags, not on names:
 - `saddle`: it does so, being at λ = 0 exactly.
 - `exact_start`: the rounded weights lie behind the saddle exactly (diagonal starts).
 - `full`: no singular value of the target is 0, so that learning ends exponentially.
+- `ends`: it has ended by `LARGEST_TIME`, at a limit that does not depend on the start.
 - `simple_spectrum`: the target has distinct, nonzero singular values.
 - `hidden_regular`: the weights have a derivative in λ at this λ.
 """
@@ -32,14 +33,31 @@ from tests.oracle.riccati import Blocks
 
 LARGEST_TIME = 1e6
 LARGEST_EXPONENT = 1999.0  # of μt: what the answers have digits for
+LARGE_EXPONENT = 300.0  # the same for large layers, where digits cost more
 FRACTIONS = (0.0, 1e-5, 3e-4, 1e-3, 3e-3, 1e-2, 1e-1, 1.0)
 
+# A few more values than any shape has, or as many as the largest that uses them.
 _SPECTRA = {
-    "generic": (2.0, 1.3, 0.9, 0.6, 0.4, 0.3),
+    "generic": (2.0, 1.3, 0.9, 0.6, 0.4, 0.3, 1.7, 1.1, 0.75, 0.5),
     "diagonal": (3.0, 2.0, 1.5, 1.0, 0.75, 0.5),
     "repeated": (1.0, 1.0, 2.0, 0.5, 2.0, 1.0),
+    "turned": (1.0, 1.0, 2.0, 0.5, 2.0, 1.0, 2.0, 0.5, 0.5, 1.0),  # repeated, rotated
+    "near": (
+        1.5,
+        1.5 * (1 + 1e-9),
+        0.8,
+        0.5,
+        1.1,
+        0.3,
+        0.3 * (1 + 1e-9),
+        1.0,
+        0.6,
+        2.0,
+    ),
+    "spread": (2.0, 2e-6, 0.05, 1e-3, 2.0, 0.3, 1e-4, 1e-5, 0.7, 1e-2),
     "zero": (0.0,) * 6,
 }
+_ROTATED = ("generic", "turned", "near", "spread")  # by random singular vectors
 
 
 def _orthogonal(rng: np.random.Generator, size: int) -> np.ndarray:
@@ -83,7 +101,7 @@ class Problem:
             return np.outer(left, -right) / 2.0**15
         values = np.array(_SPECTRA[self.spectrum][: min(inputs, outputs)])
         sigma = _rectangle(outputs, inputs, values)
-        if self.spectrum == "generic" and self.modes is None:
+        if self.spectrum in _ROTATED and self.modes is None:
             u, v = _orthogonal(rng, outputs), _orthogonal(rng, inputs)
             sigma = u @ sigma @ v.T
             if inputs == outputs and np.linalg.det(sigma) < 0:
@@ -151,13 +169,24 @@ class Problem:
 
     @property
     def full(self) -> bool:
-        return self.spectrum in ("generic", "diagonal", "repeated")
+        return self.spectrum not in ("rank 1", "zero")
+
+    @functools.cached_property
+    def ends(self) -> bool:
+        # The slowest rate: μ_j − μ_k of the last value kept and the first left out, as
+        # of eigenvalues of F; with nothing left out, μ_j − |λ|/2 of surplus directions.
+        s = np.linalg.svd(self.sigma(), compute_uv=False)
+        kept = min(self.shape[1], len(s))
+        left = s[kept] if kept < len(s) else 0.0
+        sum_ = np.hypot(s[kept - 1], self.lam / 2) + np.hypot(left, self.lam / 2)
+        fast = (s[kept - 1] ** 2 - left**2) * LARGEST_TIME > 50 * sum_
+        return bool(self.full and fast)
 
     @property
     def simple_spectrum(self) -> bool:
         inputs, _, outputs = self.shape
         one = min(inputs, outputs) == 1 and self.spectrum != "zero"
-        return one or self.spectrum in ("generic", "diagonal")
+        return one or self.spectrum in ("generic", "diagonal", "near", "spread")
 
     @property
     def hidden_regular(self) -> bool:
@@ -168,7 +197,8 @@ class Problem:
     def times(self) -> tuple[float, ...]:
         """Eight times from 0: all problems of one shape share one compilation."""
         mu = max(riccati.rate(*self.weights(), self.sigma()), 1e-300)
-        horizon = min(LARGEST_TIME, LARGEST_EXPONENT / mu)
+        exponent = LARGE_EXPONENT if sum(self.shape) > 30 else LARGEST_EXPONENT
+        horizon = min(LARGEST_TIME, exponent / mu)
         if self.saddle and not self.exact_start:
             # Rounding grows like ε e^{2 · missed · t}, also in the answer.
             horizon = min(horizon, 15.0 / self.missed)
@@ -192,7 +222,8 @@ class Problem:
         return (u[:, :kept] * s[:kept]) @ vt[:kept]
 
 
-PROBLEMS: tuple[Problem, ...] = (
+# These are compared with simulations too, which compile for seconds a shape.
+SIMULATED: tuple[Problem, ...] = (
     Problem((4, 4, 4), 0.0),
     Problem((4, 4, 4), 0.0, side="behind"),
     Problem((4, 4, 4), 0.0, 1e-8, "repeated", seed=1),
@@ -249,6 +280,81 @@ PROBLEMS: tuple[Problem, ...] = (
     Problem((6, 4, 2), -1.0, 1e-3),
     Problem((6, 4, 2), -20.0, 1e-8, "rank 1"),
     Problem((6, 4, 2), -1e3, 1.0, "repeated"),
+)
+
+# What only the exact method is asked for: nearly equal and widely spread singular
+# values, λ next to 0 and far from it, products from 1e-10 to 10, larger layers.
+PROBLEMS: tuple[Problem, ...] = (
+    *SIMULATED,
+    Problem((4, 4, 4), 0.0, 1e-10, "near"),
+    Problem((4, 4, 4), 0.0, 10.0, "near", "behind"),
+    Problem((4, 4, 4), 0.0, 1e-3, "spread"),
+    Problem((4, 4, 4), 0.0, 10.0, "spread", "behind"),
+    Problem((4, 4, 4), 0.0, 10.0, "turned", "behind", seed=1),
+    Problem((4, 4, 4), 0.0, 1.0, "zero"),
+    Problem((4, 4, 4), 1e-12, 10.0, side="behind"),
+    Problem((4, 4, 4), -1e-12, 1e-10, side="behind"),
+    Problem((4, 4, 4), 1e-12, 1e-3, "near"),
+    Problem((4, 4, 4), -1e-12, 1.0, "spread", "behind"),
+    Problem((4, 4, 4), 1e-6, 1e-10, "turned", "behind"),
+    Problem((4, 4, 4), -1e-6, 10.0, side="behind"),
+    Problem((4, 4, 4), 1e-6, 1.0, "zero"),
+    Problem((4, 4, 4), 1.0, 10.0, "near", "behind"),
+    Problem((4, 4, 4), -1.0, 1e-10, "spread"),
+    Problem((4, 4, 4), 30.0, 1e-3, "near"),
+    Problem((4, 4, 4), -30.0, 10.0, "turned"),
+    Problem((4, 4, 4), 30.0, 1e-10, "rank 1"),
+    Problem((4, 4, 4), 1e3, 10.0, "spread"),
+    Problem((4, 4, 4), -1e3, 1e-10, "turned", "behind"),
+    Problem((4, 4, 4), -1e3, 10.0, "zero"),
+    Problem((4, 4, 4), 1e-12, 0.1, "diagonal", modes=(0.0, 0.1, -0.1, 1e-10)),
+    Problem((1, 1, 1), 0.0, 1e-10),
+    Problem((1, 1, 1), 0.0, 10.0, side="behind"),
+    Problem((1, 1, 1), 0.0, modes=(0.0,)),
+    Problem((1, 1, 1), 1e-12, 1.0, side="behind"),
+    Problem((1, 1, 1), -1e-6, 10.0, side="behind"),
+    Problem((1, 1, 1), 30.0, 1e-10),
+    Problem((1, 1, 1), -30.0, modes=(-10.0,)),
+    Problem((1, 1, 1), 1e3, 1e-10, "zero"),
+    Problem((2, 7, 3), 0.0, 1e-10),
+    Problem((2, 7, 3), 0.0, 10.0, "near"),
+    Problem((2, 7, 3), 0.0, 1.0, "spread"),
+    Problem((2, 7, 3), 0.0, 1e-3, "rank 1"),
+    Problem((2, 7, 3), 0.0, 1.0, "zero"),
+    Problem((2, 7, 3), 0.0, spectrum="diagonal", modes=(0.2, -0.1)),
+    Problem((7, 2, 3), 0.0, 1e-10, "near"),
+    Problem((7, 2, 3), 1e-12, 10.0, "near"),
+    Problem((7, 2, 3), -1e-6, 1e-3),
+    Problem((7, 2, 3), 1.0, 1e-10, "rank 1"),
+    Problem((7, 2, 3), -30.0, 10.0, "spread"),
+    Problem((7, 2, 3), 30.0, 1e-3),
+    Problem((7, 2, 3), -1e3, 1e-10, "zero"),
+    Problem((20, 10, 10), 0.0, 1e-10),
+    Problem((20, 10, 10), 1.0, 10.0, "near"),
+    Problem((20, 10, 10), -1e-6, 1e-3),
+    Problem((20, 10, 10), -30.0, 1e-3, "near"),
+    Problem((20, 10, 10), 1e3, 1.0),
+    Problem((10, 10, 20), 0.0, 10.0, "spread"),
+    Problem((10, 10, 20), 1e-12, 1e-10),
+    Problem((10, 10, 20), -1.0, 1.0, "spread"),
+    Problem((10, 10, 20), 30.0, 1e-10),
+    Problem((3, 5, 3), 0.0, 10.0, "near", "behind"),
+    Problem((3, 5, 3), 0.0, 1e-10, "spread"),
+    Problem((3, 5, 3), 0.0, 1.0, "zero"),
+    Problem((4, 6, 4), 0.0, 10.0, "turned", "behind"),
+    Problem((6, 3, 3), 1e-12, 10.0, "near"),
+    Problem((6, 3, 3), -1e-12, 1e-3, "spread"),
+    Problem((6, 3, 3), 1e3, 1e-10),
+    Problem((6, 3, 3), -30.0, 10.0, "rank 1"),
+    Problem((3, 3, 6), 1e-6, 1e-10, "near"),
+    Problem((3, 3, 6), 30.0, 10.0, "spread"),
+    Problem((3, 3, 6), -1e3, 1e-10),
+    Problem((4, 2, 4), -1e-6, 1e-10, "near"),
+    Problem((4, 2, 4), -1e3, 10.0),
+    Problem((2, 4, 6), 1e-12, 1e-10),
+    Problem((2, 4, 6), 30.0, 10.0, "near"),
+    Problem((6, 4, 2), -1e-6, 1e-3, "near"),
+    Problem((6, 4, 2), -30.0, 1e-10, "zero"),
 )
 
 

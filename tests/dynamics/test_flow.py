@@ -11,7 +11,7 @@ from scipy.integrate import solve_ivp
 
 import lazyrich as lr
 from tests.oracle import scalar
-from tests.problems import PROBLEMS, Problem
+from tests.problems import SIMULATED, Problem
 
 RTOLS = (1e-4, 1e-6, 1e-8)
 
@@ -44,7 +44,7 @@ REGISTRY = [
         id=problem.name,
         marks=() if problem.shape in QUICK_SHAPES else pytest.mark.slow,
     )
-    for problem in PROBLEMS
+    for problem in SIMULATED
 ]
 
 

@@ -35,10 +35,12 @@ class Blocks(NamedTuple):
     w2w2t: np.ndarray  # (outputs, outputs)
 
 
-def _exact(array: Any) -> np.ndarray:
-    """A float array as an object array of mpf: the same numbers, unrounded."""
-    array = np.asarray(array, dtype=float)
-    values = [mp.mpf(float(x)) for x in array.ravel()]
+def exact(array: Any) -> np.ndarray:
+    """Floats or mpf as an object array of mpf: the same numbers, unrounded."""
+    array = np.asarray(array)
+    values = [
+        x if isinstance(x, mpmath.mpf) else mp.mpf(float(x)) for x in array.ravel()
+    ]
     return np.array(values, dtype=object).reshape(array.shape)
 
 
@@ -48,10 +50,10 @@ def _rounded(array: np.ndarray) -> np.ndarray:
 
 
 @functools.lru_cache(maxsize=256)
-def _eigen(shape: tuple[int, int], data: bytes, side: int, digits: int):
+def _eigen(shape: tuple[int, ...], entries: tuple[Any, ...], side: int, digits: int):
     """Eigenvalues and eigenvectors of ΣᵀΣ (side 0) or ΣΣᵀ (side 1)."""
     with mp.workdps(digits):
-        sigma = _exact(np.frombuffer(data).reshape(shape))
+        sigma = np.array(entries, dtype=object).reshape(shape)
         gram = sigma.T @ sigma if side == 0 else sigma @ sigma.T
         values, vectors = mp.eigsy(mp.matrix(gram.tolist()))
         size = gram.shape[0]
@@ -62,6 +64,7 @@ def _eigen(shape: tuple[int, int], data: bytes, side: int, digits: int):
 
 def rate(w1: np.ndarray, w2: np.ndarray, sigma: np.ndarray) -> float:
     """μ, the largest eigenvalue of F in magnitude."""
+    w1, w2, sigma = (np.asarray(x, dtype=float) for x in (w1, w2, sigma))
     lam = (np.sum(w2**2) - np.sum(w1**2)) / w1.shape[0]
     return float(np.hypot(np.linalg.norm(sigma, 2), lam / 2))
 
@@ -91,21 +94,20 @@ def _solve(matrix: np.ndarray, right: np.ndarray) -> np.ndarray:
     return out
 
 
-def solve(
-    w1: np.ndarray, w2: np.ndarray, sigma: np.ndarray, times: Sequence[float]
+def solve_exactly(
+    w1: np.ndarray, w2: np.ndarray, sigma: np.ndarray, times: Sequence[Any]
 ) -> list[Blocks]:
-    """S at each time from the weights w1 (hidden, inputs) and w2 (outputs, hidden)."""
-    sigma = np.ascontiguousarray(sigma, dtype=float)
+    """`solve` for floats or mpf (object arrays), with blocks of mpf, unrounded."""
     hidden, inputs = w1.shape
     mu = rate(w1, w2, sigma)
-    needs = [_SPARE_DIGITS + int(4 * mu * t / np.log(10)) for t in times]
+    needs = [_SPARE_DIGITS + int(4 * mu * float(t) / np.log(10)) for t in times]
     # A few sizes only, so that different weights share the eigenvectors.
     digits = 600 * (1 + max(needs) // 600)
-    squares_v, v = _eigen(sigma.shape, sigma.tobytes(), 0, digits)
-    squares_u, u = _eigen(sigma.shape, sigma.tobytes(), 1, digits)
+    exact1, exact2, target = exact(w1), exact(w2), exact(sigma)
+    squares_v, v = _eigen(target.shape, tuple(target.ravel()), 0, digits)
+    squares_u, u = _eigen(target.shape, tuple(target.ravel()), 1, digits)
     squares = np.concatenate([squares_v, squares_u])
     with mp.workdps(digits):
-        exact1, exact2, target = _exact(w1), _exact(w2), _exact(sigma)
         lam = ((exact2**2).sum() - (exact1**2).sum()) / hidden
         top, bottom = v.T @ exact1.T, u.T @ exact2
         start = np.concatenate([top, bottom])
@@ -116,7 +118,7 @@ def solve(
     out = []
     for t, need in zip(times, needs, strict=True):
         with mp.workdps(need):
-            q, fq, time = _rounded(start), _rounded(pushed), mp.mpf(float(t))
+            q, fq, time = _rounded(start), _rounded(pushed), exact(t)[()]
             roots = [mp.sqrt(x + lam**2 / 4) for x in squares]
             parts = [_functions(root, time) for root in roots]
             c, s, c2, s2 = np.array(parts, dtype=object).T[:, :, None]
@@ -127,9 +129,16 @@ def solve(
         with mp.workdps(_OUTPUT_DIGITS):
             half, left, right = _rounded(half), _rounded(v), _rounded(u)
             g1, g2 = left @ half[:, :inputs].T, right @ half[:, inputs:].T
-            blocks = (g1 @ g1.T, g2 @ g1.T, g2 @ g2.T)
-        out.append(Blocks(*(x.astype(float) for x in blocks)))
+            out.append(Blocks(g1 @ g1.T, g2 @ g1.T, g2 @ g2.T))
     return out
+
+
+def solve(
+    w1: np.ndarray, w2: np.ndarray, sigma: np.ndarray, times: Sequence[float]
+) -> list[Blocks]:
+    """S at each time from the weights w1 (hidden, inputs) and w2 (outputs, hidden)."""
+    answers = solve_exactly(w1, w2, sigma, times)
+    return [Blocks(*(x.astype(float) for x in blocks)) for blocks in answers]
 
 
 def solve_narrow(w1: np.ndarray, w2: np.ndarray, sigma: np.ndarray, t: float) -> Blocks:
@@ -139,7 +148,7 @@ def solve_narrow(w1: np.ndarray, w2: np.ndarray, sigma: np.ndarray, t: float) ->
     """
     inputs, outputs = w1.shape[1], w2.shape[0]
     with mp.workdps(_OUTPUT_DIGITS + 20):
-        lam = (_exact(w2) ** 2).sum() - (_exact(w1) ** 2).sum()
+        lam = (exact(w2) ** 2).sum() - (exact(w1) ** 2).sum()
         f = mp.diag([-lam / 2] * inputs + [lam / 2] * outputs)
         for i, j in np.ndindex(outputs, inputs):
             f[inputs + i, j] = f[j, inputs + i] = mp.mpf(float(sigma[i, j]))

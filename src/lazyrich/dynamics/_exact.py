@@ -9,11 +9,14 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from .. import measures
+from .._arrays import transpose
 from ..networks import TwoLayerLinear
 from ..trajectory import Status
 from . import _riccati
 from ._gradient import gradient
 from ._method import AbstractMethod, Answer, Question, select
+from ._solution import solution
+from ._spectrum import factorize
 
 
 class Exact(AbstractMethod):
@@ -34,8 +37,10 @@ class Exact(AbstractMethod):
 
     Derivatives are those of the formula with λ = tr B/hidden. They equal the flow's
     along balanced directions (λ, singular values, rotations, times), not entry by entry
-    of the weights. Those in the task need distinct singular values, none of them 0, and
-    are NaN otherwise. Behind a saddle at λ = 0 they are derivatives along the saddle.
+    of the weights. Those in the task hold for repeated and zero singular values too;
+    second ones in the task need singular values apart from each other and from 0 (by
+    1e-4 of the largest), and are NaN otherwise. Behind a saddle at λ = 0 they are
+    derivatives along the saddle.
     """
 
     balance_tol: float | None = eqx.field(static=True, default=None)
@@ -68,18 +73,27 @@ class Exact(AbstractMethod):
             allowed = jnp.asarray(self.balance_tol, defect.dtype)
         balanced = defect <= allowed
         q0 = jnp.concatenate([net.w1.T, net.w2])
-        prepared = _riccati.prepare(q0, task.sigma_yx, measures.lam(net))
+        sigma, lam = task.sigma_yx, measures.lam(net)
+        factors = factorize(sigma)
+        prepared = jax.lax.stop_gradient(_riccati.prepare(factors, q0, lam))
+
+        def to_networks(q: Float[Array, "times n hidden"]) -> TwoLayerLinear:
+            return TwoLayerLinear(transpose(q[:, : net.inputs]), q[:, net.inputs :])
 
         def at(t: Float[Array, ""]) -> TwoLayerLinear:
-            q = _riccati.evaluate(prepared, t)
-            return TwoLayerLinear(q[: net.inputs].T, q[net.inputs :])
+            found = to_networks(solution(q0, sigma, lam, factors, t[None]))
+            return jax.tree.map(lambda leaf: leaf[0], found)
 
-        networks = jax.vmap(at)(times)
+        def value_at(t: Float[Array, ""]) -> TwoLayerLinear:
+            found = to_networks(_riccati.evaluate(prepared, t[None]))
+            return jax.tree.map(lambda leaf: leaf[0], found)
+
+        networks = to_networks(solution(q0, sigma, lam, factors, times))
         final = jax.tree.map(lambda leaf: leaf[-1], networks)
         if question.until is None:
             stop, status = jnp.asarray(jnp.nan, times.dtype), Status.ok
         else:
-            stop = _stop_time(question, at, final)
+            stop = _stop_time(question, value_at, at, final)
             met = ~jnp.isnan(stop)
             status = jnp.where(met, Status.stopped, Status.not_reached)
             final = select(met, at(jnp.where(met, stop, 0.0)), final)
@@ -97,12 +111,16 @@ class Exact(AbstractMethod):
 
 
 def _stop_time(
-    question: Question, at: Callable[[Array], TwoLayerLinear], final: TwoLayerLinear
+    question: Question,
+    value_at: Callable[[Array], TwoLayerLinear],
+    at: Callable[[Array], TwoLayerLinear],
+    final: TwoLayerLinear,
 ) -> Float[Array, ""]:
     """The time at which the loss meets the level; NaN if not by the horizon.
 
     The loss falls monotonically, so a bracket and bisection find it. Two Newton steps
-    from there carry the derivatives, first and second order.
+    from there carry the derivatives, first and second order. `value_at` and `at` give
+    the network at a time, the former without derivatives.
     """
     task, until, horizon = question.task, question.until, question.times[-1]
     assert until is not None
@@ -115,7 +133,7 @@ def _stop_time(
         # Doubling until it is bracketed: the horizon may be ∞, or far beyond the stop.
         low, high, bracketed = state
         middle = jnp.where(bracketed, 0.5 * (low + high), jnp.minimum(high, horizon))
-        above = until.gap(at(middle), task) > 0
+        above = until.gap(value_at(middle), task) > 0
         low = jnp.where(above, middle, low)
         high = jnp.where(above, jnp.where(bracketed, high, 2 * high), middle)
         return low, high, bracketed | ~above

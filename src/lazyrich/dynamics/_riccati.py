@@ -8,124 +8,65 @@ large. `prepare` does what does not depend on time; `evaluate` gives Q(t), up to
 rotation of the hidden basis that is fixed by continuity and Q(0) = Q0.
 """
 
+import math
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+from jax.lax import Precision
 from jax.scipy.linalg import solve_triangular
 from jaxtyping import Array, Bool, Float, Int
 
 from .._arrays import matmul
+from ._blocks import Rows, in_blocks
+from ._columns import SMALL, orthonormal_columns
+from ._spectrum import Factors, Spectrum, spectrum
 
 _RANK_ULPS = 50
-"""A row of OᵀQ0 whose part outside the rows above it is below this many ε‖Q0‖ is
+"""A row oᵀQ0 whose part outside the rows above it is below this many ε‖|o|ᵀ|Q0|‖ is
 taken to depend on them. A rotated exact zero is about 1 ε, and would otherwise let a
-start at a saddle escape from it."""
+start at a saddle escape from it; a mode of its own, however small, is not one."""
+
+_ELEMENTS = {4: 4_000, 8: 10_000}
+"""Numbers (of 4 and of 8 bytes) in the largest array of a block: it stays in a
+second-level cache. Larger reductions XLA would split among threads, which for so few
+numbers, and most of all in float32, takes much longer."""
 
 
-class Spectrum(eqx.Module):
-    """Eigenvectors of F (columns of `basis`) with eigenvalues in descending order.
+class Form(eqx.Module):
+    """The closed form of one start, at all times: see `prepare`. All arrays floating.
 
-    The eigenvalue of column i is ±`size`, + where `growing`. `target` is the singular
-    value of Σ it comes from (0 for the |Ni − No| directions outside of Σ).
+    With m columns of the eigenbasis, of which k are upper ones of pairs:
     """
 
-    basis: Float[Array, "n n"]
-    target: Float[Array, " n"]
-    size: Float[Array, " n"]
-    growing: Bool[Array, " n"]
-
-
-class Prepared(eqx.Module):
-    """The closed form at all times, for one start: see `prepare`."""
-
-    spectrum: Spectrum
-    q0: Float[Array, "n hidden"]
-    rotation: Float[Array, "hidden hidden"]
-    lower: Float[Array, "n hidden"]
-    gaps: Float[Array, "n hidden"]
-    pivots: Int[Array, " hidden"]
-    filled: Bool[Array, " hidden"]
-    trapped: Int[Array, ""]
-
-
-def _singular_vectors(
-    sigma: Float[Array, "outputs inputs"],
-) -> tuple[Array, Array, Array, Array]:
-    """U, s, V of the thin SVD and the directions outside, on the longer side.
-
-    Only the projector on the directions outside matters. They are made to follow U
-    and V to any order of differentiation, which the full SVD does not offer.
-    """
-    outputs, inputs = sigma.shape
-    u, s, vt = jnp.linalg.svd(sigma, full_matrices=False)
-    v = vt.T
-    # A rounded zero (1e-17) would turn the eigenbasis of F by 45° for nothing.
-    cut = max(sigma.shape) * jnp.finfo(s.dtype).eps * s[0]
-    # Its derivative in Σ is not a singular value's: √ at 0 makes it NaN, not wrong.
-    s = jnp.where(s > cut, s, jnp.sqrt(jnp.where(s > cut, 1.0, 0.0 * s)))
-    if inputs == outputs:
-        return u, s, v, jnp.zeros((inputs, 0), s.dtype)
-    side = v if inputs > outputs else u
-    frozen = jax.lax.stop_gradient(side)
-    outside = jnp.linalg.qr(frozen, mode="complete")[0][:, s.shape[0] :]
-    outside = outside - matmul(side, matmul(side.T, outside))
-    gram = matmul(outside.T, outside)
-    return u, s, v, solve_triangular(jnp.linalg.cholesky(gram), outside.T, lower=True).T
-
-
-def spectrum(sigma: Float[Array, "outputs inputs"], lam: Float[Array, ""]) -> Spectrum:
-    """Eigenvalues and eigenvectors of F from the SVD of Σ.
-
-    Pairs ±μ with μ = √(s² + λ²/4), then the directions outside of Σ with −λ/2 (surplus
-    inputs) or +λ/2 (surplus outputs), which lie between. Derivatives in λ need none of
-    the SVD; those in Σ need distinct singular values, none 0, and are NaN otherwise.
-    """
-    u, s, v, outside = _singular_vectors(sigma)
-    half = jnp.where(lam >= 0, lam, -lam) / 2
-    zero = s == 0
-    mu = jnp.where(zero, half, jnp.sqrt(jnp.where(zero, 1.0, s) ** 2 + half**2))
-    # At s = 0 the eigenvectors do not depend on λ; as a quotient their derivative
-    # would be rounding noise divided by λ.
-    safe = jnp.where(mu == 0, 1.0, mu)
-    large = jnp.where(zero, 1.0, jnp.sqrt((safe + half) / (2 * safe)))
-    small = s / (2 * safe * large)
-    cos, sin = jnp.where(lam >= 0, small, large), jnp.where(lam >= 0, large, small)
-
-    inputs, outputs, extra = v.shape[0], u.shape[0], outside.shape[1]
-    if inputs > outputs:
-        middle = jnp.concatenate([outside, jnp.zeros((outputs, extra), s.dtype)])
-        rises = lam < 0
-    else:
-        middle = jnp.concatenate([jnp.zeros((inputs, extra), s.dtype), outside])
-        rises = lam >= 0
-    plus = jnp.concatenate([v * cos[None], u * sin[None]])
-    minus = jnp.concatenate([-v * sin[None], u * cos[None]])
-    yes = jnp.ones(s.shape, bool)
-    return Spectrum(
-        basis=jnp.concatenate([plus, middle, minus[:, ::-1]], axis=1),
-        target=jnp.concatenate([s, jnp.zeros(extra, s.dtype), s[::-1]]),
-        size=jnp.concatenate([mu, jnp.broadcast_to(half, (extra,)), mu[::-1]]),
-        growing=jnp.concatenate([yes, jnp.broadcast_to(rises, (extra,)), ~yes]),
-    )
+    lower: Float[Array, "*cell m hidden"]  # OᵀQ0H, lower-trapezoidal
+    sizes: Float[Array, "*cell kinds"]  # |eigenvalues|: the pairs', the middle's
+    falls: Float[Array, "*cell m"]  # 1 if a row's eigenvalue is not positive
+    gaps: Float[Array, "*cell m hidden"]  # Λ⁺ of a column's pivot less a row's
+    places: Float[Array, "*cell both kinds"]  # one-hot: rows', pivots' `sizes`
+    grows: Float[Array, "*cell hidden"]  # 1 if the pivot's eigenvalue is positive
+    filled: Float[Array, "*cell hidden"]  # 1 if the column has a pivot
+    rotation: Float[Array, "*cell hidden hidden"]  # H
+    basis: Float[Array, "*cell n m"]  # from the rows of `shown_rows` to those of Q
+    start: Float[Array, "*cell n hidden"]  # Q0
 
 
 def _pivots(
-    rows: Float[Array, "n hidden"],
-) -> tuple[Int[Array, " hidden"], Int[Array, " n"], Bool[Array, " n"], Array]:
+    rows: Float[Array, "m hidden"], sizes: Float[Array, "m hidden"]
+) -> tuple[Int[Array, " hidden"], Int[Array, " m"], Bool[Array, " m"], Array]:
     """Which rows are independent of the rows above them, from the top down.
 
+    `sizes` are those of the terms that `rows` were summed from.
     Returns the pivot rows' indices (0 where there is none), for each row the number of
     pivots at or above it, whether it is a pivot, and an orthonormal basis: the pivot
     rows orthogonalized in order, then its completion.
     """
     n, hidden = rows.shape
-    cut = _RANK_ULPS * jnp.finfo(rows.dtype).eps * jnp.sqrt(jnp.sum(rows**2))
+    cut = _RANK_ULPS * jnp.finfo(rows.dtype).eps * jnp.sqrt(jnp.sum(sizes**2, axis=1))
     # Completing with unit vectors always succeeds: if no remaining one were longer
     # than ½/√hidden outside of the basis, the basis would be complete.
     candidates = jnp.concatenate([rows, jnp.eye(hidden, dtype=rows.dtype)])
-    cuts = jnp.concatenate(
-        [jnp.broadcast_to(cut, (n,)), jnp.full(hidden, 0.5 / hidden**0.5, rows.dtype)]
-    )
+    cuts = jnp.concatenate([cut, jnp.full(hidden, 0.5 / hidden**0.5, rows.dtype)])
 
     def step(carry, item):
         basis, count = carry
@@ -148,10 +89,50 @@ def _pivots(
     return pivots, level[:n], new[:n], basis
 
 
+@jax.custom_jvp
+def _rotation(
+    basis: Float[Array, "hidden hidden"],
+    pivots: Float[Array, "hidden hidden"],
+    filled: Float[Array, " hidden"],
+) -> Float[Array, "hidden hidden"]:
+    """H, the transposed `basis`, with the derivative that keeps `pivots` · H
+    lower-triangular; rows of `pivots` count where `filled`.
+    """
+    return basis.T
+
+
+@_rotation.defjvp
+def _rotation_jvp(primals, tangents):
+    basis, pivots, filled = primals
+    h = _rotation(basis, pivots, filled)
+    return h, matmul(h, keeping_lower(pivots, h, filled, tangents[1]))
+
+
+def keeping_lower(pivots, h, filled, moved) -> Float[Array, "hidden hidden"]:
+    """The antisymmetric W for which (pivots + ε · moved) H(I + εW) stays lower."""
+    low = jnp.tril(matmul(pivots, h))
+    low = jnp.where(filled[:, None] > 0, low, jnp.eye(h.shape[0], dtype=h.dtype))
+    inner = jnp.where(filled[:, None] > 0, matmul(moved, h), 0.0)
+    upper = jnp.triu(solve_triangular(low, inner, lower=True), 1)
+    return upper.T - upper
+
+
+class Prepared(eqx.Module):
+    """The closed form of one start with what it was made from."""
+
+    form: Form
+    spectrum: Spectrum
+    pivot_rows: Float[Array, "hidden hidden"]
+    pivots: Int[Array, " hidden"]
+    allowed: Bool[Array, "m hidden"]
+    trapped: Int[Array, ""]
+
+
 def prepare(
+    factors: Factors,
     q0: Float[Array, "n hidden"],
-    sigma: Float[Array, "outputs inputs"],
     lam: Float[Array, ""],
+    target: Float[Array, " k"] | None = None,
 ) -> Prepared:
     """Everything that does not depend on time.
 
@@ -160,45 +141,99 @@ def prepare(
     rows can then not grow on their account: behind a saddle (λ = 0, sign det W2W1 ≠
     sign det Σ) its entries are zero by structure. Derivatives are taken with this
     structure fixed: along the saddle, not off it.
+
+    `target`: singular values for the eigenvalues alone (default: those of `factors`).
     """
-    spec = spectrum(sigma, lam)
+    target = factors.s if target is None else target
+    spec = spectrum(factors, q0, lam, target)
+    k, hidden = target.shape[0], q0.shape[1]
+    middle = spec.target.shape[0] - 2 * k
     rows = matmul(spec.basis.T, q0)
-    pivots, level, is_pivot, basis = _pivots(jax.lax.stop_gradient(rows))
-    hidden = q0.shape[1]
-    count = level[-1]
+    absolute = jax.lax.stop_gradient(matmul(jnp.abs(spec.basis).T, jnp.abs(q0)))
+    pivots, level, is_pivot, basis = _pivots(jax.lax.stop_gradient(rows), absolute)
     slots = jnp.arange(hidden)
-    filled = slots < count
-    square = jnp.where(filled[:, None], rows[pivots], basis)
-    rotation = jnp.linalg.qr(square.T)[0]
+    filled = (slots < level[-1]).astype(q0.dtype)
+    pivot_rows = jnp.where(filled[:, None] > 0, rows[pivots], 0.0)
+    rotation = _rotation(basis, pivot_rows, filled)
     allowed = slots[None] < level[:, None]
     lower = jnp.where(allowed, matmul(rows, rotation), 0.0)
 
-    # max(Λ_i, 0) − max(Λ_j, 0), never as a difference of rounded square roots.
-    size, up = spec.size, spec.growing
-    size_j, up_j = size[pivots], up[pivots]
-    total = size[:, None] + size_j[None]
-    squares = (spec.target[:, None] - spec.target[pivots][None]) * (
-        spec.target[:, None] + spec.target[pivots][None]
+    # From row to row Λ⁺ = max(Λ, 0) drops by what is never a difference of rounded
+    # square roots; from a column's pivot to a row, by the sum of the drops in between.
+    mu, half = spec.size[:k], jnp.where(lam >= 0, lam, -lam) / 2
+    zero = jnp.zeros_like(mu)
+    total = mu[:-1] + mu[1:]
+    between = (target[:-1] - target[1:]) * (target[:-1] + target[1:])
+    drops = [zero[:1], between / jnp.where(total == 0, 1.0, total)]
+    if middle:
+        rises, total = spec.growing[k], mu[-1] + half
+        above = target[-1] ** 2 / jnp.where(total == 0, 1.0, total)
+        drops += [jnp.where(rises, above, mu[-1])[None]]
+        drops += [jnp.zeros(middle - 1, mu.dtype), jnp.where(rises, half, 0.0)[None]]
+    else:
+        drops += [mu[-1:]]
+    drops = jnp.concatenate([*drops, zero[1:]])
+    below = jnp.arange(2 * k + middle)[:, None] > pivots[None]
+    gaps = jnp.cumsum(jnp.where(below, drops[:, None], 0.0), axis=0)
+    # The place in (μ_1 … μ_k, |λ|/2) of every row's eigenvalue.
+    rows_place = jnp.concatenate(
+        [jnp.arange(k), jnp.full(middle, k), jnp.arange(k)[::-1]]
     )
-    both = squares / jnp.where(total == 0, 1.0, total)
-    gaps = jnp.where(
-        up[:, None],
-        jnp.where(up_j[None], both, jnp.broadcast_to(size[:, None], total.shape)),
-        jnp.where(up_j[None], jnp.broadcast_to(-size_j[None], total.shape), 0.0),
+    places = jnp.concatenate([rows_place, rows_place[pivots]])
+    wanted = spec.growing & (spec.target > 0)
+    form = Form(
+        lower=lower,
+        sizes=jnp.concatenate([mu, half[None]]),
+        falls=(~spec.growing).astype(q0.dtype),
+        gaps=gaps,
+        places=jax.nn.one_hot(places, k + 1, dtype=q0.dtype),
+        grows=spec.growing[pivots].astype(q0.dtype),
+        filled=filled,
+        rotation=rotation,
+        basis=_seen(spec.basis, q0, rotation, allowed, factors, middle),
+        start=q0,
     )
-    gaps = jnp.where(allowed & filled[None], gaps, 0.0)
-    trapped = jnp.sum(~is_pivot & up & (spec.target > 0) & (level < hidden))
-    return Prepared(spec, q0, rotation, lower, gaps, pivots, filled, trapped)
+    return Prepared(
+        form=jax.tree.map(jnp.asarray, form),
+        spectrum=spec,
+        pivot_rows=pivot_rows,
+        pivots=pivots,
+        allowed=allowed,
+        trapped=jnp.sum(~is_pivot & wanted & (level < hidden)),
+    )
 
 
-def _decay(rate: Array, t: Float[Array, ""]) -> Array:
-    """e^{−rate·t} for rates ≥ 0; at t = ∞ it is 0, or 1 at rate 0."""
+def _seen(basis, q0, rotation, allowed, factors, middle) -> Float[Array, "n m"]:
+    """The eigenbasis; where it lacks directions outside of Σ, the start's part there.
+
+    A change of the start in a direction that the basis lacks then shows in the weights.
+    """
+    if basis.shape[0] == basis.shape[1]:
+        return basis
+    k, inputs = factors.s.shape[0], factors.v.shape[0]
+    wide = inputs > factors.u.shape[0]
+    side, part = (factors.v, q0[:inputs]) if wide else (factors.u, q0[inputs:])
+    part = part - matmul(side, matmul(side.T, part))
+    part = jnp.where(allowed[k + middle - 1][None], matmul(part, rotation), 0.0)
+    blank = jnp.zeros((q0.shape[0] - part.shape[0], part.shape[1]), q0.dtype)
+    part = jnp.concatenate([part, blank] if wide else [blank, part])
+    return jnp.concatenate([basis[:, :k], part, basis[:, k + middle :]], axis=1)
+
+
+def decay(rate: Array, t: Array) -> Array:
+    """e^{−rate·t} for rates ≥ 0; at t = ∞ it is 0, or 1 at rate 0.
+
+    0 where its square is below the least normal number: S would hold nothing of it,
+    and arithmetic with subnormal numbers is a hundred times slower.
+    """
     finite = jnp.isfinite(t)
-    value = jnp.exp(-rate * jnp.where(finite, t, 0.0))
+    z = rate * jnp.where(finite, t, 0.0)
+    cut = -0.5 * math.log(float(jnp.finfo(rate.dtype).tiny))
+    value = jnp.where(z < cut, jnp.exp(-z), 0.0)
     return jnp.where(finite, value, jnp.where(rate == 0, 1.0, 0.0))
 
 
-def _integral(rate: Array, t: Float[Array, ""]) -> Array:
+def integral(rate: Array, t: Array) -> Array:
     """∫₀ᵗ e^{−2·rate·s} ds for rates ≥ 0, at t = ∞ too, smooth at rate 0."""
     finite = jnp.isfinite(t)
     t = jnp.where(finite, t, 0.0)
@@ -215,57 +250,115 @@ def _integral(rate: Array, t: Float[Array, ""]) -> Array:
     return jnp.where(finite, value, limit)
 
 
-@jax.custom_jvp
-def _factor(
-    squares: Float[Array, " hidden"],
-    weights: Float[Array, " n"],
-    x: Float[Array, "n hidden"],
-) -> Float[Array, "hidden hidden"]:
-    """Upper-triangular R, diagonal > 0, with RᵀR = diag(squares) + xᵀ diag(weights) x.
+class Moment(eqx.Module):
+    """The closed form at some times, in the eigenbasis and the rotated hidden basis.
 
-    By QR of the square roots, which keeps the digits that the sum would lose.
+    Axes: rows or columns, then the lanes (cells, times). S = N M⁻¹ Nᵀ with
+    N = diag(shown) x and M = diag(squares) + xᵀ diag(weights) x; T M Tᵀ = I.
     """
-    stack = jnp.concatenate(
-        [jnp.diag(jnp.sqrt(squares)), jnp.sqrt(weights)[:, None] * x]
-    )
-    r = jnp.linalg.qr(stack, mode="r")
-    sign = jnp.where(jnp.diagonal(r) < 0, -1.0, 1.0)
-    return sign[:, None] * r
+
+    grown: Float[Array, "m hidden cell times"]  # x over `lower`
+    x: Float[Array, "m hidden cell times"]
+    weights: Float[Array, "m cell times"]
+    squares: Float[Array, "hidden cell times"]
+    shown: Float[Array, "m cell times"]
+    y: Float[Array, "m hidden cell times"]  # xT
+    t: Float[Array, "hidden hidden cell times"]
 
 
-@_factor.defjvp
-def _factor_jvp(primals, tangents):
-    # The derivative of the Cholesky factor of the sum: unlike that of the QR it is
-    # polynomial in the arguments, hence finite at weights = 0 (t = 0).
-    squares, weights, x = primals
-    dsquares, dweights, dx = tangents
-    r = _factor(squares, weights, x)
-    half = matmul((weights[:, None] * x).T, dx)
-    dsum = jnp.diag(dsquares) + half + half.T + matmul((dweights[:, None] * x).T, x)
-    inner = solve_triangular(r, dsum, trans="T")
-    inner = solve_triangular(r, inner.T, trans="T")
-    upper = jnp.triu(inner) - 0.5 * jnp.diag(jnp.diagonal(inner))
-    return r, matmul(upper, r)
+def lanes(x: Float[Array, "cell ..."]) -> Float[Array, "... cell 1"]:
+    """A quantity of each cell, to meet arrays over cells and times."""
+    return jnp.moveaxis(x, 0, -1)[..., None]
 
 
-def evaluate(prepared: Prepared, t: Float[Array, ""]) -> Float[Array, "n hidden"]:
-    """Q(t) for 0 ≤ t ≤ ∞; exactly Q0 at t = 0.
+def apply(
+    matrix: Float[Array, "cell n r"], rows: Float[Array, "r ... cell times"]
+) -> Float[Array, "n ... cell times"]:
+    """Every cell's matrix times its rows."""
+    # Not by einsum, whose order of the operands costs a transposition of `rows`.
+    axes = (((2,), (0,)), ((0,), (rows.ndim - 2,)))
+    out = jax.lax.dot_general(matrix, rows, axes, precision=Precision.HIGHEST)
+    return jnp.moveaxis(out, 0, -2)
+
+
+def moment(times: Float[Array, "cell times"], form: Form) -> Moment:
+    """The closed form at `times`, for a block of cells."""
+    m = form.lower.shape[1]
+    # For every row and every column's pivot. As products with one-hot matrices, since
+    # XLA would otherwise compute the exponentials anew wherever they are used.
+    sizes, t = lanes(form.sizes), times[None]
+    fade = apply(form.places, decay(sizes, t))
+    area = apply(form.places, integral(sizes, t))
+    shown = jnp.where(lanes(form.falls) > 0, fade[:m], 1.0)
+    # Column j is scaled by (1 + D_j)^−½, D_j = ∫ e^{2Λ_j s} = e^{c}·integral, where
+    # c = 2 max(Λ_j, 0)t; e^{−c/2} is kept apart and joins the exponent of row i.
+    filled = lanes(form.filled) > 0
+    shrink = jnp.where(lanes(form.grows) > 0, fade[m:] ** 2, 1.0)
+    unit = jnp.where(filled, shrink + area[m:], 1.0)
+    squares = jnp.where(filled, shrink / unit, 1.0)
+    # e^{(Λ⁺_i − Λ⁺_j)t}, j the column's pivot.
+    grown = decay(lanes(form.gaps), t[None]) / jnp.sqrt(unit)[None]
+    x = grown * lanes(form.lower)
+    y, t = orthonormal_columns(x, area[:m], squares)
+    return Moment(grown, x, area[:m], squares, shown, y, t)
+
+
+def to_weights(
+    rows: Float[Array, "r hidden cell times"], basis: Array, rotation: Array
+) -> Float[Array, "cell times n hidden"]:
+    """From the eigenbasis and the rotated hidden basis back to Q's own."""
+    if rows.shape[1] > SMALL:
+        columns = jnp.moveaxis(apply(basis, rows), 1, 0)
+    else:  # column by column no operand needs a transposition
+        columns = jnp.stack([apply(basis, rows[:, j]) for j in range(rows.shape[1])])
+    return jnp.transpose(apply(rotation, columns), (2, 3, 1, 0))
+
+
+def shown_rows(now: Moment, form: Form) -> Float[Array, "m hidden cell times"]:
+    """The rows of N T that `form.basis` takes to Q."""
+    rows = now.shown[:, None] * now.y
+    m, n, k = form.lower.shape[1], form.start.shape[1], form.sizes.shape[1] - 1
+    if m == n:
+        return rows
+    middle = now.shown[k][None, None] * now.grown[k][:, None] * now.t
+    return jnp.concatenate([rows[:k], middle, rows[m - k :]])
+
+
+def _values(times, *leaves):
+    form = Form(*leaves)
+    now = moment(times, form)
+    q = to_weights(shown_rows(now, form), form.basis, form.rotation)
+    # The start itself at t = 0, with the formula's derivatives.
+    start = jax.lax.stop_gradient(form.start)[:, None]
+    exact = start + (q - jax.lax.stop_gradient(q))
+    return [jnp.where((times == 0)[..., None, None], exact, q)]
+
+
+def by_lanes(
+    f: Rows, times: Float[Array, " times"], *arrays: Array, linear: int = 0
+) -> list[Array]:
+    """f(times, *arrays) of one cell, computed in blocks that fit in cache.
+
+    f takes times (cells, times) and arrays with a leading axis of cells, and returns
+    arrays (cells, times, ...); here times are (times,), the arrays lack that axis. The
+    first array is `Form.lower`; in the last `linear` ones f is linear.
+    """
+    most = max(64, _ELEMENTS[times.dtype.itemsize] // arrays[0].size)
+    count = math.ceil(times.shape[0] / most)
+    length = math.ceil(times.shape[0] / count)
+    pad = jnp.broadcast_to(times[-1:], (count * length - times.shape[0],))
+    rows = jnp.concatenate([times, pad]).reshape(count, length)
+    wide = [jnp.broadcast_to(a, (count, *a.shape)) for a in arrays]
+    out = in_blocks(f, max(1, most // length), rows, *wide, linear=linear)
+    return [x.reshape(count * length, *x.shape[2:])[: times.shape[0]] for x in out]
+
+
+def evaluate(
+    prepared: Prepared, times: Float[Array, " times"]
+) -> Float[Array, "times n hidden"]:
+    """Q at each of the times, 0 ≤ t ≤ ∞; exactly Q0 at t = 0.
 
     S = QQᵀ is the closed form itself. Q is it in a hidden basis that is continuous in
     t; gradient flow's own weights differ from it by a rotation of the hidden basis.
     """
-    spec, pivots = prepared.spectrum, prepared.pivots
-    decay, integral = _decay(spec.size, t), _integral(spec.size, t)
-    # Column j is scaled by (1 + D_j)^−½, D_j = ∫ e^{2Λ_j s} = e^{c}·integral, where
-    # c = 2 max(Λ_j, 0)t; e^{−c/2} is kept apart and joins the exponent of row i.
-    shrink = jnp.where(spec.growing, decay, 1.0)[pivots] ** 2
-    unit = jnp.where(prepared.filled, shrink + integral[pivots], 1.0)
-    x = _decay(-prepared.gaps, t) / jnp.sqrt(unit)[None] * prepared.lower
-    squares = jnp.where(prepared.filled, shrink / unit, 1.0)
-    r = _factor(squares, integral, x)
-    numerator = jnp.where(spec.growing, 1.0, decay)[:, None] * x
-    solved = solve_triangular(r, numerator.T, trans="T").T
-    q = matmul(spec.basis, matmul(solved, prepared.rotation.T))
-    # The start itself at t = 0, with the formula's derivatives.
-    exact = jax.lax.stop_gradient(prepared.q0) + (q - jax.lax.stop_gradient(q))
-    return jnp.where(t == 0, exact, q)
+    return by_lanes(_values, times, *jax.tree.leaves(prepared.form))[0]

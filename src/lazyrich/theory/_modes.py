@@ -5,7 +5,8 @@ import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike, Float, Real
 
 from .._arrays import Scalar, as_floating
-from ..dynamics import _riccati
+from ..dynamics._solution import solution as closed_form
+from ..dynamics._spectrum import factorize
 from ..inits import aligned
 from ..tasks import LinearTask
 
@@ -32,13 +33,9 @@ def aligned_modes(
     def one(s0: Array, aim: Array) -> Array:
         net = aligned(LinearTask(aim[None, None]), lam, s0)
         q0 = jnp.concatenate([net.w1.T, net.w2])
-        prepared = _riccati.prepare(q0, aim[None, None], lam)
-
-        def strength(t: Array) -> Array:
-            q = _riccati.evaluate(prepared, t)
-            return q[0, 0] * q[1, 0]
-
-        return jax.vmap(strength)(times.reshape(-1)).reshape(times.shape)
+        sigma = aim[None, None]
+        q = closed_form(q0, sigma, lam, factorize(sigma), times.reshape(-1))
+        return (q[:, 0, 0] * q[:, 1, 0]).reshape(times.shape)
 
     flat = jax.vmap(one)(start.reshape(-1), target.reshape(-1))
     return jnp.moveaxis(flat, 0, -1).reshape(times.shape + start.shape)

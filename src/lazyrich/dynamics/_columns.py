@@ -1,0 +1,134 @@
+"""Orthonormal columns, for many small matrices at once and for large ones."""
+
+import jax
+import jax.numpy as jnp
+from jax.lax import Precision
+from jax.scipy.linalg import solve_triangular
+from jaxtyping import Array, Float
+
+SMALL = 8
+"""Up to this many columns Gram–Schmidt over the batch beats LAPACK."""
+
+
+def orthonormal_columns(
+    x: Float[Array, "rows cols *lanes"],
+    weights: Float[Array, "rows *lanes"],
+    squares: Float[Array, "cols *lanes"],
+) -> tuple[Float[Array, "rows cols *lanes"], Float[Array, "cols cols *lanes"]]:
+    """(xT, T) with T upper-triangular, diagonal > 0, and TᵀMT = I for
+    M = diag(squares) + xᵀ diag(weights) x, for every lane.
+
+    M itself is not formed: its sum would lose half of the digits. Smooth in all
+    arguments, also where weights or squares are 0.
+    """
+    if x.shape[1] <= SMALL:
+        return _gram_schmidt(x, weights, squares)
+    return _by_qr(x, weights, squares)
+
+
+def _gram_schmidt(x, weights, squares):
+    # Column operations that make [diag(squares)^½; weights^½ x] orthonormal turn
+    # [x; I] into [xT; T]. Lanes are the last axes, so that every operation is a vector
+    # operation; the loop is written out because the matrix shrinks in it. Of the
+    # columns of I only the rows that differ from I's own are kept.
+    cols = x.shape[1]
+    zero = jnp.zeros_like(squares[:1])
+    t = jnp.zeros((0, *x.shape[1:]), x.dtype)
+    xs, ts = [], []
+    for j in range(cols):
+        x0, t0 = x[:, 0], t[:, 0]
+        inner = jnp.sum((weights * x0)[:, None] * x, axis=0)
+        if j:
+            inner = inner + jnp.sum((squares[:j] * t0)[:, None] * t, axis=0)
+        square = inner[:1] + squares[j : j + 1]
+        scale = 1 / jnp.sqrt(square)
+        xs.append(x0 * scale)
+        ts.append(jnp.concatenate([t0 * scale, scale] + [zero] * (cols - 1 - j)))
+        ratios = inner[1:] / square
+        x = _stored(x[:, 1:] - x0[:, None] * ratios[None], squares)
+        t = jnp.concatenate([t[:, 1:] - t0[:, None] * ratios[None], -ratios[None]])
+    return jnp.stack(xs, axis=1), jnp.stack(ts, axis=1)
+
+
+@jax.custom_jvp
+def _stored(x: Array, squares: Array) -> Array:
+    """x, which XLA then computes once and not anew in every use.
+
+    A loop that is never entered, but only running it can tell. (XLA for CPU drops
+    optimization barriers before it decides what to compute where.)
+    """
+    never = jnp.min(squares) < -1
+
+    def condition(carry):
+        return carry[0]
+
+    def body(carry):
+        return ~carry[0], carry[1] + carry[1]
+
+    return jax.lax.while_loop(condition, body, (never, x))[1]
+
+
+@_stored.defjvp
+def _stored_jvp(primals, tangents):
+    return _stored(*primals), tangents[0]
+
+
+def _by_qr(x, weights, squares):
+    front = tuple(range(2, x.ndim))
+    r = _factor(
+        jnp.moveaxis(squares, 0, -1),
+        jnp.moveaxis(weights, 0, -1),
+        jnp.transpose(x, (*front, 0, 1)),
+    )
+    eye = jnp.broadcast_to(jnp.eye(x.shape[1], dtype=x.dtype), r.shape)
+    t = solve_triangular(r, eye)
+    y = solve_triangular(r, jnp.transpose(x, (*front, 1, 0)), trans="T")
+    back = tuple(range(x.ndim - 2))
+    last = x.ndim - 2
+    return jnp.transpose(y, (last + 1, last, *back)), jnp.transpose(
+        t, (last, last + 1, *back)
+    )
+
+
+def _matmul(a: Array, b: Array) -> Array:
+    return jnp.matmul(a, b, precision=Precision.HIGHEST)
+
+
+def _t(a: Array) -> Array:
+    return jnp.swapaxes(a, -1, -2)
+
+
+def _eye(x: Float[Array, "*lanes rows cols"]) -> Float[Array, "..."]:
+    eye = jnp.eye(x.shape[-1], dtype=x.dtype)
+    return eye.reshape((1,) * (x.ndim - 2) + eye.shape)
+
+
+@jax.custom_jvp
+def _factor(
+    squares: Float[Array, "*lanes cols"],
+    weights: Float[Array, "*lanes rows"],
+    x: Float[Array, "*lanes rows cols"],
+) -> Float[Array, "*lanes cols cols"]:
+    """Upper R, diagonal > 0, with RᵀR = diag(squares) + xᵀ diag(weights) x."""
+    diagonal = jnp.sqrt(squares)[..., None] * _eye(x)
+    stack = jnp.concatenate([diagonal, jnp.sqrt(weights)[..., None] * x], axis=-2)
+    r = jnp.linalg.qr(stack, mode="r")
+    sign = jnp.where(jnp.diagonal(r, axis1=-2, axis2=-1) < 0, -1.0, 1.0)
+    return sign[..., None] * r
+
+
+@_factor.defjvp
+def _factor_jvp(primals, tangents):
+    # The derivative of the Cholesky factor of the sum: unlike that of the QR it is
+    # polynomial in the arguments, hence finite at weights = 0 (t = 0).
+    squares, weights, x = primals
+    dsquares, dweights, dx = tangents
+    r = _factor(squares, weights, x)
+    half = _matmul(_t(weights[..., None] * x), dx)
+    moved = _matmul(_t(dweights[..., None] * x), x)
+    eye = _eye(x)
+    dsum = dsquares[..., None] * eye + half + _t(half) + moved
+    inner = solve_triangular(r, dsum, trans="T")
+    inner = solve_triangular(r, _t(inner), trans="T")
+    upper = jnp.triu(inner) - 0.5 * inner * eye
+    return r, _matmul(upper, r)
