@@ -38,7 +38,8 @@ def train(problem: Problem, times):
 def single_times(problem: Problem) -> np.ndarray:
     """The registry's times, but for those at which rounding alone leaves a saddle."""
     times = np.array(problem.times, "f4")
-    if problem.missed and abs(problem.lam) < NEARLY_ZERO and not problem.exact_start:
+    held = problem.exact_start and problem.lam == 0
+    if problem.missed and abs(problem.lam) < NEARLY_ZERO and not held:
         times *= min(1.0, 6.0 / problem.missed / times[-1])
     return times
 

@@ -317,3 +317,25 @@ def test_second_derivatives_are_right_or_nan(spectrum, lam):
             np.abs(second - right) > 1e-6 * np.maximum(np.abs(right), FLOOR)
         )
         assert not wrong.any(), (second, right)
+
+
+def test_second_derivatives_outside_of_a_narrow_layer():
+    """Also along directions that neither Σ nor the start has: surplus > hidden."""
+    shape, times = (9, 2, 3), (0.0, 0.3, 2.0, 5.0)
+    w1, w2 = Problem(shape, -1.0, SCALE).weights()
+    rng = np.random.default_rng(3)
+    move = rng.normal(size=w1.shape)
+    sigma = target(shape, "generic")[0]
+
+    def value(x, y):
+        moved = derivatives.straight(derivatives.straight(w1, move, x), move, y)
+        return derivatives.values(moved, w2, sigma, times, coefficients(shape))
+
+    right = derivatives.curvature(value).astype(float)
+
+    def f(x):
+        return probes(w1 + x * move, jnp.asarray(w2), sigma, jnp.asarray(times))
+
+    zero = jnp.zeros(())
+    for second in (jax.jacfwd(jax.jacfwd(f))(zero), jax.jacrev(jax.jacfwd(f))(zero)):
+        np.testing.assert_allclose(second, right, rtol=1e-6, atol=1e-6)

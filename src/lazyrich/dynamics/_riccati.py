@@ -48,6 +48,7 @@ class Form(eqx.Module):
     filled: Float[Array, "*cell hidden"]  # 1 if the column has a pivot
     rotation: Float[Array, "*cell hidden hidden"]  # H
     basis: Float[Array, "*cell n m"]  # from the rows of `shown_rows` to those of Q
+    unseen: Float[Array, "*cell hidden hidden"]  # 0; see `_outside_part`
     start: Float[Array, "*cell n hidden"]  # Q0
 
 
@@ -181,6 +182,8 @@ def prepare(
     )
     places = jnp.concatenate([rows_place, rows_place[pivots]])
     wanted = spec.growing & (spec.target > 0)
+    turn = jnp.where(allowed[k + middle - 1][None], rotation, 0.0)
+    seen, unseen = _outside_part(spec.basis, q0, turn, factors, middle)
     form = Form(
         lower=lower,
         sizes=jnp.concatenate([mu, half[None]]),
@@ -190,7 +193,8 @@ def prepare(
         grows=spec.growing[pivots].astype(q0.dtype),
         filled=filled,
         rotation=rotation,
-        basis=_seen(spec.basis, q0, rotation, allowed, factors, middle),
+        basis=seen,
+        unseen=unseen,
         start=q0,
     )
     return Prepared(
@@ -203,21 +207,53 @@ def prepare(
     )
 
 
-def _seen(basis, q0, rotation, allowed, factors, middle) -> Float[Array, "n m"]:
-    """The eigenbasis; where it lacks directions outside of Σ, the start's part there.
+def _outside_part(
+    basis, q0, turn, factors, middle
+) -> tuple[Float[Array, "n m"], Float[Array, "hidden hidden"]]:
+    """The eigenbasis with the start's own part outside of Σ in place of the middle.
 
-    A change of the start in a direction that the basis lacks then shows in the weights.
+    If the middle lacks directions a change of the start along them then shows in the
+    weights. Its square acts on M: that is returned too; it is 0, and so are its first
+    derivatives, but not the second.
     """
+    hidden = turn.shape[0]
     if basis.shape[0] == basis.shape[1]:
-        return basis
+        return basis, jnp.zeros((hidden, hidden), q0.dtype)
     k, inputs = factors.s.shape[0], factors.v.shape[0]
     wide = inputs > factors.u.shape[0]
     side, part = (factors.v, q0[:inputs]) if wide else (factors.u, q0[inputs:])
+    kept = basis[:, k : k + middle]
+    kept = kept[:inputs] if wide else kept[inputs:]
     part = part - matmul(side, matmul(side.T, part))
-    part = jnp.where(allowed[k + middle - 1][None], matmul(part, rotation), 0.0)
-    blank = jnp.zeros((q0.shape[0] - part.shape[0], part.shape[1]), q0.dtype)
+    lacking = part - matmul(kept, matmul(kept.T, part))
+    lacking = matmul(lacking - jax.lax.stop_gradient(lacking), turn)
+    part = matmul(part, turn)
+    blank = jnp.zeros((q0.shape[0] - part.shape[0], hidden), q0.dtype)
     part = jnp.concatenate([part, blank] if wide else [blank, part])
-    return jnp.concatenate([basis[:, :k], part, basis[:, k + middle :]], axis=1)
+    seen = jnp.concatenate([basis[:, :k], part, basis[:, k + middle :]], axis=1)
+    return seen, matmul(lacking.T, lacking)
+
+
+@jax.custom_jvp
+def _with_unseen(y, t, change):
+    """(xT, T) where M has changed by `change`, which is 0."""
+    return y, t
+
+
+@_with_unseen.defjvp
+def _with_unseen_jvp(primals, tangents):
+    dy, dt, dm = tangents
+    y, t = _with_unseen(*primals)
+    inner = jnp.einsum("iact,ijct,jbct->abct", t, dm, t, precision=Precision.HIGHEST)
+    eye = jnp.eye(t.shape[0], dtype=t.dtype)[:, :, None, None]
+    ones = jnp.triu(jnp.ones_like(eye[:, :, 0, 0]))[:, :, None, None]
+    triangle = inner * (ones - 0.5 * eye)
+
+    def less(d, x):
+        move = jnp.einsum("iact,abct->ibct", x, triangle, precision=Precision.HIGHEST)
+        return d - move
+
+    return (y, t), (less(dy, y), less(dt, t))
 
 
 def decay(rate: Array, t: Array) -> Array:
@@ -286,9 +322,9 @@ def moment(times: Float[Array, "cell times"], form: Form) -> Moment:
     m = form.lower.shape[1]
     # For every row and every column's pivot. As products with one-hot matrices, since
     # XLA would otherwise compute the exponentials anew wherever they are used.
-    sizes, t = lanes(form.sizes), times[None]
-    fade = apply(form.places, decay(sizes, t))
-    area = apply(form.places, integral(sizes, t))
+    sizes, at = lanes(form.sizes), times[None]
+    fade = apply(form.places, decay(sizes, at))
+    area = apply(form.places, integral(sizes, at))
     shown = jnp.where(lanes(form.falls) > 0, fade[:m], 1.0)
     # Column j is scaled by (1 + D_j)^−½, D_j = ∫ e^{2Λ_j s} = e^{c}·integral, where
     # c = 2 max(Λ_j, 0)t; e^{−c/2} is kept apart and joins the exponent of row i.
@@ -297,9 +333,13 @@ def moment(times: Float[Array, "cell times"], form: Form) -> Moment:
     unit = jnp.where(filled, shrink + area[m:], 1.0)
     squares = jnp.where(filled, shrink / unit, 1.0)
     # e^{(Λ⁺_i − Λ⁺_j)t}, j the column's pivot.
-    grown = decay(lanes(form.gaps), t[None]) / jnp.sqrt(unit)[None]
+    grown = decay(lanes(form.gaps), at[None]) / jnp.sqrt(unit)[None]
     x = grown * lanes(form.lower)
     y, t = orthonormal_columns(x, area[:m], squares)
+    if m < form.start.shape[1]:
+        k = form.sizes.shape[1] - 1
+        sides = grown[k][:, None] * grown[k][None]
+        y, t = _with_unseen(y, t, area[k][None, None] * sides * lanes(form.unseen))
     return Moment(grown, x, area[:m], squares, shown, y, t)
 
 
