@@ -8,7 +8,6 @@ evaluation of the closed form on the same weights, for four of the starts and ni
 the times. Prints a table and writes it to benchmarks/RESULTS.md.
 """
 
-import pathlib
 import platform
 
 import jax
@@ -17,6 +16,7 @@ import numpy as np
 from scipy.integrate import solve_ivp
 
 import lazyrich as lr
+from benchmarks.report import write
 from benchmarks.timing import Timing, compiled, plain
 from tests.oracle import riccati
 
@@ -158,11 +158,7 @@ def _textbook(w1, w2, sigma, times):
 
 
 def _write(table: str) -> None:
-    path = pathlib.Path(__file__).parent / "RESULTS.md"
     text = (
-        "# Results\n\n"
-        "Times are from one machine and one run each; compare within a table.\n\n"
-        "## The three ways of learning\n\n"
         f"`python -m benchmarks.methods`, {platform.machine()}, 2 cores, float64, "
         f"jax {jax.__version__}: the semantic hierarchy (8-8-8), {CELLS} starts with λ "
         "from −8 to 8, 201 times from 0 to 40 τ. The error is the largest "
@@ -170,8 +166,7 @@ def _write(table: str) -> None:
         "SGD's distance from gradient flow is real, and of order η.\n"
         f"\n{table}\n"
     )
-    path.write_text(text)
-    print(text)
+    write("The three ways of learning", text)
 
 
 if __name__ == "__main__":

@@ -17,6 +17,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
+import jax.core
 import jax.numpy as jnp
 from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir
@@ -162,7 +163,7 @@ def _jvp(primals, tangents, *, f, linear, size):
             _blocks_p.bind(*primals[:fixed], *dots, f=f, linear=linear, size=size)
         )
     if not parts:
-        return out, [ad.Zero.from_primal_value(x) for x in out]
+        return out, [ad.Zero(jax.typeof(x).to_tangent_aval()) for x in out]
     return out, [functools.reduce(ad.add_jaxvals, x) for x in zip(*parts, strict=True)]
 
 

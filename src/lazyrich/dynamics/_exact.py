@@ -9,12 +9,12 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from .. import measures
-from .._arrays import transpose
 from ..networks import TwoLayerLinear
 from ..trajectory import Status
 from . import _riccati
 from ._gradient import gradient
 from ._method import AbstractMethod, Answer, Question, select
+from ._prepare import prepare
 from ._solution import solution
 from ._spectrum import factorize
 
@@ -75,20 +75,17 @@ class Exact(AbstractMethod):
         q0 = jnp.concatenate([net.w1.T, net.w2])
         sigma, lam = task.sigma_yx, measures.lam(net)
         factors = factorize(sigma)
-        prepared = jax.lax.stop_gradient(_riccati.prepare(factors, q0, lam))
-
-        def to_networks(q: Float[Array, "times n hidden"]) -> TwoLayerLinear:
-            return TwoLayerLinear(transpose(q[:, : net.inputs]), q[:, net.inputs :])
+        prepared = jax.lax.stop_gradient(prepare(factors, q0, lam))
 
         def at(t: Float[Array, ""]) -> TwoLayerLinear:
-            found = to_networks(solution(q0, sigma, lam, factors, t[None]))
-            return jax.tree.map(lambda leaf: leaf[0], found)
+            w1, w2 = solution(q0, sigma, lam, factors, t[None])
+            return TwoLayerLinear(w1[0], w2[0])
 
         def value_at(t: Float[Array, ""]) -> TwoLayerLinear:
-            found = to_networks(_riccati.evaluate(prepared, t[None]))
-            return jax.tree.map(lambda leaf: leaf[0], found)
+            w1, w2 = _riccati.evaluate(prepared, t[None])
+            return TwoLayerLinear(w1[0], w2[0])
 
-        networks = to_networks(solution(q0, sigma, lam, factors, times))
+        networks = TwoLayerLinear(*solution(q0, sigma, lam, factors, times))
         final = jax.tree.map(lambda leaf: leaf[-1], networks)
         if question.until is None:
             stop, status = jnp.asarray(jnp.nan, times.dtype), Status.ok

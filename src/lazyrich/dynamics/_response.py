@@ -17,7 +17,8 @@ from jaxtyping import Array, Float
 
 from .._arrays import matmul
 from .._arrays import transpose as _t
-from ._riccati import Form, Prepared, by_lanes, moment
+from ._prepare import Form, Prepared
+from ._riccati import by_lanes, moment
 
 _SATURATED = 60.0
 """In units of 1/Λ: by this time a pair of equal eigenvalues has done all it does."""

@@ -5,7 +5,9 @@ import jax.numpy as jnp
 from jax.custom_derivatives import SymbolicZero
 from jaxtyping import Array, Float
 
+from .._arrays import transpose
 from . import _riccati
+from ._prepare import prepare
 from ._response import response
 from ._spectrum import Factors
 
@@ -20,8 +22,8 @@ def solution(
     lam: Float[Array, ""],
     factors: Factors,
     times: Float[Array, " times"],
-) -> Float[Array, "times n hidden"]:
-    """Q at `times` with `factors` those of `sigma`.
+) -> tuple[Float[Array, "times hidden inputs"], Float[Array, "times outputs hidden"]]:
+    """W1 and W2 at `times` from Q0 = [W1ᵀ; W2], with `factors` those of `sigma`.
 
     First derivatives hold for every spectrum of Σ. Second ones in Σ need singular
     values apart from each other and from 0, and are NaN otherwise.
@@ -31,7 +33,7 @@ def solution(
 
 @jax.custom_jvp
 def _solution(q0, sigma, lam, factors, times):
-    return _riccati.evaluate(_riccati.prepare(factors, q0, lam), times)
+    return _riccati.evaluate(prepare(factors, q0, lam), times)
 
 
 def _solution_jvp(primals, tangents):
@@ -42,7 +44,7 @@ def _solution_jvp(primals, tangents):
     still = isinstance(sigma_dot, SymbolicZero)
 
     def of(q0, lam, times, target):
-        prepared = _riccati.prepare(factors, q0, lam, target)
+        prepared = prepare(factors, q0, lam, target)
         return _riccati.evaluate(prepared, times)
 
     if still:
@@ -50,23 +52,24 @@ def _solution_jvp(primals, tangents):
     else:
         moved = jnp.einsum("ok,oi,ik->k", factors.u, sigma_dot, factors.v)
         target_dot = jnp.where(factors.s > 0, moved, 0.0)
-    dots = [_made(t) for t in (q0_dot, lam_dot, times_dot)]
-    out, out_dot = jax.jvp(of, (q0, lam, times, factors.s), (*dots, target_dot))
+    moving = (q0, lam, times)
+    dots = [
+        jnp.zeros_like(x) if isinstance(d, SymbolicZero) else d
+        for x, d in zip(moving, (q0_dot, lam_dot, times_dot), strict=True)
+    ]
+    out, out_dot = jax.jvp(of, (*moving, factors.s), (*dots, target_dot))
     if not still:
-        prepared = _riccati.prepare(factors, q0, lam)
-        out_dot = out_dot + response(prepared, sigma_dot, times)
+        prepared = prepare(factors, q0, lam)
+        more = response(prepared, sigma_dot, times)
+        inputs = sigma_dot.shape[1]
+        by_layer = (transpose(more[:, :inputs]), more[:, inputs:])
+        out_dot = tuple(a + b for a, b in zip(out_dot, by_layer, strict=True))
     # The value itself and not `_solution` again: in a second derivative both parts must
     # be in one hidden basis, that of `factors`.
     return out, out_dot
 
 
 _solution.defjvp(_solution_jvp, symbolic_zeros=True)
-
-
-def _made(tangent):
-    if isinstance(tangent, SymbolicZero):
-        return jnp.zeros(tangent.shape, tangent.dtype)
-    return tangent
 
 
 @jax.custom_jvp

@@ -34,8 +34,8 @@ def aligned_modes(
         net = aligned(LinearTask(aim[None, None]), lam, s0)
         q0 = jnp.concatenate([net.w1.T, net.w2])
         sigma = aim[None, None]
-        q = closed_form(q0, sigma, lam, factorize(sigma), times.reshape(-1))
-        return (q[:, 0, 0] * q[:, 1, 0]).reshape(times.shape)
+        w1, w2 = closed_form(q0, sigma, lam, factorize(sigma), times.reshape(-1))
+        return (w1[:, 0, 0] * w2[:, 0, 0]).reshape(times.shape)
 
     flat = jax.vmap(one)(start.reshape(-1), target.reshape(-1))
     return jnp.moveaxis(flat, 0, -1).reshape(times.shape + start.shape)
