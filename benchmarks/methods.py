@@ -13,9 +13,9 @@ import platform
 import jax
 import jax.numpy as jnp
 import numpy as np
-from scipy.integrate import solve_ivp
 
 import lazyrich as lr
+from benchmarks.peers import lsoda
 from benchmarks.report import write
 from benchmarks.timing import Timing, compiled, plain
 from tests.oracle import riccati
@@ -106,18 +106,8 @@ def main() -> None:
 
 
 def _scipy(w1, w2, sigma, times):
-    hidden, inputs = w1.shape
-
-    def velocity(_, y):
-        a, b = y[: w1.size].reshape(w1.shape), y[w1.size :].reshape(w2.shape)
-        gap = sigma - b @ a
-        return np.concatenate([(b.T @ gap).ravel(), (gap @ a.T).ravel()])
-
-    y0 = np.concatenate([w1.ravel(), w2.ravel()])
-    span = (times[0], times[-1])
-    y = solve_ivp(velocity, span, y0, "LSODA", times, rtol=1e-6, atol=1e-9).y.T
-    first = y[:, : w1.size].reshape(-1, hidden, inputs)
-    return y[:, w1.size :].reshape(-1, *w2.shape) @ first
+    first, second = lsoda(w1, w2, sigma, times, rtol=1e-6, atol=1e-9)
+    return second @ first
 
 
 def _descent(w1, w2, sigma, times):

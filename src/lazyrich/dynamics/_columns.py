@@ -2,9 +2,11 @@
 
 import jax
 import jax.numpy as jnp
-from jax.lax import Precision
 from jax.scipy.linalg import solve_triangular
 from jaxtyping import Array, Float
+
+from .._arrays import matmul
+from .._arrays import transpose as _t
 
 SMALL = 8
 """Up to this many columns Gram–Schmidt over the batch beats LAPACK."""
@@ -90,14 +92,6 @@ def _by_qr(x, weights, squares):
     )
 
 
-def _matmul(a: Array, b: Array) -> Array:
-    return jnp.matmul(a, b, precision=Precision.HIGHEST)
-
-
-def _t(a: Array) -> Array:
-    return jnp.swapaxes(a, -1, -2)
-
-
 def _eye(x: Float[Array, "*lanes rows cols"]) -> Float[Array, "..."]:
     eye = jnp.eye(x.shape[-1], dtype=x.dtype)
     return eye.reshape((1,) * (x.ndim - 2) + eye.shape)
@@ -124,11 +118,11 @@ def _factor_jvp(primals, tangents):
     squares, weights, x = primals
     dsquares, dweights, dx = tangents
     r = _factor(squares, weights, x)
-    half = _matmul(_t(weights[..., None] * x), dx)
-    moved = _matmul(_t(dweights[..., None] * x), x)
+    half = matmul(_t(weights[..., None] * x), dx)
+    moved = matmul(_t(dweights[..., None] * x), x)
     eye = _eye(x)
     dsum = dsquares[..., None] * eye + half + _t(half) + moved
     inner = solve_triangular(r, dsum, trans="T")
     inner = solve_triangular(r, _t(inner), trans="T")
     upper = jnp.triu(inner) - 0.5 * inner * eye
-    return r, _matmul(upper, r)
+    return r, matmul(upper, r)

@@ -109,7 +109,6 @@ class Prepared(eqx.Module):
 
     form: Form
     spectrum: Spectrum
-    pivot_rows: Float[Array, "hidden hidden"]
     pivots: Int[Array, " hidden"]
     allowed: Bool[Array, "m hidden"]
     trapped: Int[Array, ""]
@@ -187,7 +186,6 @@ def prepare(
     return Prepared(
         form=jax.tree.map(jnp.asarray, form),
         spectrum=spec,
-        pivot_rows=pivot_rows,
         pivots=pivots,
         allowed=allowed,
         trapped=jnp.sum(~is_pivot & wanted & (level < hidden)),

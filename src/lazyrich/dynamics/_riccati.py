@@ -85,13 +85,12 @@ class Moment(eqx.Module):
     """The closed form at some times, in the eigenbasis and the rotated hidden basis.
 
     Axes: rows or columns, then the lanes (cells, times). S = N M⁻¹ Nᵀ with
-    N = diag(shown) x and M = diag(squares) + xᵀ diag(weights) x; T M Tᵀ = I.
+    N = diag(shown) x, M = diag(squares) + xᵀ diag(weights) x and TᵀMT = I; x is
+    `grown` times `Form.lower`.
     """
 
     grown: Float[Array, "m hidden cell times"]  # x over `lower`
-    x: Float[Array, "m hidden cell times"]
     weights: Float[Array, "m cell times"]
-    squares: Float[Array, "hidden cell times"]
     shown: Float[Array, "m cell times"]
     y: Float[Array, "m hidden cell times"]  # xT
     t: Float[Array, "hidden hidden cell times"]
@@ -135,7 +134,7 @@ def moment(times: Float[Array, "cell times"], form: Form) -> Moment:
         k = form.sizes.shape[1] - 1
         sides = grown[k][:, None] * grown[k][None]
         y, t = _with_unseen(y, t, area[k][None, None] * sides * lanes(form.unseen))
-    return Moment(grown, x, area[:m], squares, shown, y, t)
+    return Moment(grown, area[:m], shown, y, t)
 
 
 def to_layers(

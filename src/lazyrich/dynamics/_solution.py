@@ -5,7 +5,7 @@ import jax.numpy as jnp
 from jax.custom_derivatives import SymbolicZero
 from jaxtyping import Array, Float
 
-from .._arrays import transpose
+from .._arrays import matmul, transpose
 from . import _riccati
 from ._prepare import prepare
 from ._response import response
@@ -50,7 +50,7 @@ def _solution_jvp(primals, tangents):
     if still:
         target_dot = jnp.zeros_like(factors.s)
     else:
-        moved = jnp.einsum("ok,oi,ik->k", factors.u, sigma_dot, factors.v)
+        moved = jnp.sum(factors.u * matmul(sigma_dot, factors.v), axis=0)
         target_dot = jnp.where(factors.s > 0, moved, 0.0)
     moving = (q0, lam, times)
     dots = [
