@@ -71,7 +71,7 @@ def main() -> None:
         f"`python -m benchmarks.exact`, {platform.machine()}, 2 cores, jax "
         f"{jax.__version__}: {TIMES} times from 0 to {HORIZON:g} τ, starts with λ from "
         "−8 to 8 (λ = 0 where no other is admissible for all), product scale 0.1. "
-        "Up to hidden 8 the closed form runs on one core; LAPACK and NumPy use both. "
+        "Up to hidden 10 the closed form runs on one core; LAPACK and NumPy use both. "
         "`lr.train` adds its checks and the record. The gradient is that of "
         "the mean loss in the weights, beside the loss alone. The error is the largest "
         "‖ΔS‖_F/‖S‖_F.\n\n" + "\n".join(lines)

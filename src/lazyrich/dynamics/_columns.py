@@ -2,13 +2,14 @@
 
 import jax
 import jax.numpy as jnp
+from jax.lax import Precision
 from jax.scipy.linalg import solve_triangular
 from jaxtyping import Array, Float
 
 from .._arrays import matmul
 from .._arrays import transpose as _t
 
-SMALL = 8
+SMALL = 10
 """Up to this many columns Gram–Schmidt over the batch beats LAPACK."""
 
 
@@ -37,9 +38,10 @@ def _gram_schmidt(x, weights, squares):
     zero = jnp.zeros_like(squares[:1])
     t = jnp.zeros((0, *x.shape[1:]), x.dtype)
     xs, ts = [], []
+    x = _stored(x, squares)
     for j in range(cols):
         x0, t0 = x[:, 0], t[:, 0]
-        inner = jnp.sum((weights * x0)[:, None] * x, axis=0)
+        inner = _sum_rows((weights * x0)[:, None] * x)
         if j:
             inner = inner + jnp.sum((squares[:j] * t0)[:, None] * t, axis=0)
         square = inner[:1] + squares[j : j + 1]
@@ -50,6 +52,14 @@ def _gram_schmidt(x, weights, squares):
         x = _stored(x[:, 1:] - x0[:, None] * ratios[None], squares)
         t = jnp.concatenate([t[:, 1:] - t0[:, None] * ratios[None], -ratios[None]])
     return jnp.stack(xs, axis=1), jnp.stack(ts, axis=1)
+
+
+def _sum_rows(x: Array) -> Array:
+    # As a product: sums of this size XLA for CPU gives to a library that is slower.
+    ones = jnp.ones((1, x.shape[0]), x.dtype)
+    return jax.lax.dot_general(
+        ones, x, (((1,), (0,)), ((), ())), precision=Precision.HIGHEST
+    )[0]
 
 
 @jax.custom_jvp

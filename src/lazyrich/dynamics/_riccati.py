@@ -8,6 +8,7 @@ large. `prepare` does what does not depend on time; `evaluate` gives the layers,
 rotation of the hidden basis that is fixed by continuity and Q(0) = Q0.
 """
 
+import functools
 import math
 
 import equinox as eqx
@@ -20,7 +21,7 @@ from ._blocks import Rows, in_blocks
 from ._columns import SMALL, orthonormal_columns
 from ._prepare import Form, Prepared
 
-_ELEMENTS = {4: 4_000, 8: 10_000}
+_ELEMENTS = {4: 4_000, 8: 15_000}
 """Numbers (of 4 and of 8 bytes) in the largest array of a block: it stays in a
 second-level cache. Larger reductions XLA would split among threads, which for so few
 numbers, and most of all in float32, takes much longer."""
@@ -67,18 +68,35 @@ def decay(rate: Array, t: Array) -> Array:
 def integral(rate: Array, t: Array) -> Array:
     """∫₀ᵗ e^{−2·rate·s} ds for rates ≥ 0, at t = ∞ too, smooth at rate 0."""
     finite = jnp.isfinite(t)
-    t = jnp.where(finite, t, 0.0)
-    z = 2 * rate * t
-    near = z < 0.1
-    far = jnp.where(near, 1.0, z)
-    series = jnp.ones_like(z)
-    for k in range(12, 1, -1):  # (1 − e^{−z})/z by its series: exact derivatives at 0
-        series = 1 - jnp.where(near, z, 0.0) / k * series
-    value = t * jnp.where(near, series, -jnp.expm1(-far) / far)
+    value = _moments(0, rate, jnp.where(finite, t, 0.0))
     # A rate of 0 never saturates; any large number gives the limit.
     huge = jnp.finfo(rate.dtype).max ** 0.5
     limit = jnp.where(rate == 0, huge, 1 / (2 * jnp.where(rate == 0, 1.0, rate)))
     return jnp.where(finite, value, limit)
+
+
+@functools.partial(jax.custom_jvp, nondiff_argnums=(0,))
+def _moments(n: int, rate: Array, t: Array) -> Array:
+    """∫₀ᵗ sⁿ e^{−2·rate·s} ds for finite t."""
+    z = 2 * rate * t
+    # Below `edge` by its series; above, the recursion in n loses less than n digits.
+    edge, terms = (0.1, 12) if n == 0 else (1.0, 20)
+    near = z < edge
+    small, large = jnp.where(near, z, 0.0), jnp.where(near, 1.0, z)
+    series, far = jnp.zeros_like(z), -jnp.expm1(-large) / large
+    for k in range(terms, 0, -1):
+        series = (1 / (n + k)) - small / k * series
+    for k in range(1, n + 1):
+        far = (k * far - jnp.exp(-large)) / large
+    return t ** (n + 1) * jnp.where(near, series, far)
+
+
+@_moments.defjvp
+def _moments_jvp(n, primals, tangents):
+    rate, t = primals
+    by_rate = -2 * _moments(n + 1, rate, t) * tangents[0]
+    by_time = t**n * jnp.exp(-2 * rate * t) * tangents[1]
+    return _moments(n, rate, t), by_rate + by_time
 
 
 class Moment(eqx.Module):
