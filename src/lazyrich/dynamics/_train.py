@@ -10,6 +10,7 @@ import numpy as np
 from jaxtyping import ArrayLike, Real
 
 from .._arrays import as_floating, is_concrete
+from .._steps import say_steps
 from ..networks import TwoLayerLinear
 from ..tasks import LinearTask
 from ..trajectory import Status, TrainingError, Trajectory
@@ -75,6 +76,8 @@ def train(
         if method.forward_mode and "forward-mode autodiff" in str(error):
             raise TypeError(method.forward_mode) from error
         raise
+    if "steps" in traj.stats:
+        say_steps(traj.stats["steps"])
     if throw and is_concrete((net, task, times, traj.status)):
         _raise_on_failure(traj, net, task)
     return traj

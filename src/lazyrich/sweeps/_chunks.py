@@ -27,7 +27,8 @@ class Chunk:
     """Cells start … stop (flat, C order) of one static combination.
 
     `number` counts chunks through the whole sweep. `region` is the part of the axes
-    that the chunk fills, if it was cut along them.
+    that the chunk fills, if it was cut along them (in the order of the Dataset), and
+    `lengths` its size along the traced ones (in the order in which cells are counted).
     """
 
     number: int
@@ -35,6 +36,7 @@ class Chunk:
     start: int
     stop: int
     region: tuple[slice, ...] = ()
+    lengths: tuple[int, ...] = ()
 
     @property
     def cells(self) -> int:
@@ -78,12 +80,9 @@ def blocks(grid: Grid, block: tuple[int, ...]) -> list[Chunk]:
     for combination in grid.combinations:
         start = 0
         for traced in itertools.product(*cuts):
-            fixed, moving = iter(combination), iter(traced)
-            region = tuple(
-                slice(i := next(fixed), i + 1) if axis.is_static else next(moving)
-                for axis in grid.axes
-            )
             stop = start + math.prod(s.stop - s.start for s in traced)
-            chunks.append(Chunk(len(chunks), combination, start, stop, region))
+            region = grid.region(combination, traced)
+            lengths = tuple(s.stop - s.start for s in traced)
+            chunks.append(Chunk(len(chunks), combination, start, stop, region, lengths))
             start = stop
     return chunks

@@ -53,7 +53,4 @@ class Memory:
     def _on_axes(self, array: np.ndarray) -> np.ndarray:
         grid = self._template.grid
         own = array.shape[len(grid.static_shape) + 1 :]
-        array = array.reshape(grid.static_shape + grid.traced_shape + own)
-        have = [axis.name for axis in (*grid.static_axes, *grid.traced_axes)]
-        order = [have.index(name) for name in grid.names]
-        return array.transpose(*order, *range(len(order), array.ndim))
+        return grid.on_axes(array, grid.static_shape + grid.traced_shape, own)

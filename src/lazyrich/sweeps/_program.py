@@ -13,7 +13,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from .._steps import listening
 from ._axes import Grid, describe
+from ._loops import group_size, grouped, waits
 
 Outputs = dict[str, np.ndarray]
 _Inputs = tuple[np.ndarray, dict[str, np.ndarray]]
@@ -49,10 +51,12 @@ class Program:
     """The cells of one static combination, compiled for batches of `piece` cells.
 
     `fingerprint` is the SHA-256 of the lowered program's text, which holds the data
-    that the cell closes over; None until it is traced.
+    that the cell closes over; None until it is traced. `waits`: whether cells differ
+    in how long they take, and so wait for each other.
 
     Every piece is the same cells whatever the chunks are, and a short last piece is
-    filled up with its last cell. So a cell's bits depend on `piece` alone.
+    filled up with its last cell. So a cell's bits depend on `piece` alone. There is a
+    copy for each device, which knows nothing of the others.
     """
 
     def __init__(
@@ -62,19 +66,23 @@ class Program:
         combination: tuple[int, ...],
         piece: int,
         device: Any,
+        *,
+        sharing: bool = True,
     ):
         self.grid, self.combination = grid, combination
         self.piece, self.device = piece, device
         self.seconds = {"trace": 0.0, "compile": 0.0}
         self.outputs: dict[str, jax.ShapeDtypeStruct] = {}
         self.fingerprint: str | None = None
+        self.waits = False
         self._cell = cell
         self._x64 = bool(jax.dtypes.canonicalize_dtype(np.float64) == np.float64)
         self._lowered: jax.stages.Lowered | None = None
-        self._compiled: Callable[..., Any] | None = None
+        self._function: Callable[..., Any] | None = None
+        self._compiled: dict[Any, Any] = {}
         self._turn: AbstractContextManager[Any] = nullcontext()
         self._compiling = threading.Lock()
-        self._sharing = threading.Lock()
+        self._sharing = threading.Lock() if sharing else None
         self._shared: dict[int, Future[_Result]] = {}
 
     @property
@@ -85,27 +93,29 @@ class Program:
         """Trace and lower. `CellError` if the cell raises; its outputs are checked."""
         start = time.perf_counter()
         fixed = self.grid.static_values(self.combination)
-
         names: list[Any] = []
 
         # The lane index gives the batch a size when no axis is traced.
         def sweep_cell(
             lane: jax.Array, values: Mapping[str, jax.Array]
-        ) -> dict[str, jax.Array]:
-            try:
-                out = self._cell(**fixed, **values)
-            except Exception as error:
-                raise CellError(_explained(error)) from error
-            names.extend(out if isinstance(out, dict) else ())
-            return _checked(out, self.labels)
+        ) -> tuple[dict[str, jax.Array], jax.Array]:
+            with listening() as steps:
+                try:
+                    out = self._cell(**fixed, **values)
+                except Exception as error:
+                    raise CellError(_explained(error)) from error
+            names[:] = out if isinstance(out, dict) else ()
+            total = sum((jnp.asarray(s, int) for s in steps), jnp.zeros((), int))
+            return _checked(out, self.labels), total
 
-        sharding = jax.sharding.SingleDeviceSharding(self.device)
-        shapes = jax.tree.map(
-            lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding),
-            self._inputs(0),
-        )
-        traced = jax.jit(jax.vmap(sweep_cell)).trace(*shapes)
-        infos = traced.out_info
+        self._function = jax.jit(jax.vmap(sweep_cell))
+        traced = self._function.trace(*self._shapes(self.device))
+        self.waits = waits(traced.jaxpr)
+        size = group_size(self.piece, self.device.platform)
+        if self.waits and size < self.piece:
+            self._function = jax.jit(grouped(sweep_cell, size))
+            traced = self._function.trace(*self._shapes(self.device))
+        infos, _ = traced.out_info
         # JAX sorts a dict's keys; the Dataset keeps the cell's order.
         self.outputs = {
             name: jax.ShapeDtypeStruct(infos[name].shape[1:], infos[name].dtype)
@@ -120,27 +130,51 @@ class Program:
             self._turn = _ALONE
         self.seconds["trace"] = time.perf_counter() - start
 
-    def compile(self) -> None:
-        """Compile, once, whichever thread comes first."""
+    def compile(self, device: Any = None) -> None:
+        """Compile for a device, once, whichever thread comes first."""
+        device = device or self.device
         with self._compiling:
-            if self._compiled is None:
-                assert self._lowered is not None
-                start = time.perf_counter()
-                self._compiled = self._lowered.compile()
-                self._lowered = None
-                self.seconds["compile"] = time.perf_counter() - start
+            if device in self._compiled:
+                return
+            start = time.perf_counter()
+            lowered, self._lowered = self._lowered, None
+            if lowered is None or device != self.device:
+                assert self._function is not None
+                with jax.enable_x64(self._x64):
+                    lowered = self._function.trace(*self._shapes(device)).lower()
+            self._compiled[device] = lowered.compile()
+            self.seconds["compile"] += time.perf_counter() - start
+
+    def bytes(self) -> int:
+        """Memory that one piece takes while it runs, by the compiler's own account."""
+        self.compile()
+        analysis = self._compiled[self.device].memory_analysis()
+        sizes = ("temp_size", "output_size", "argument_size", "generated_code_size")
+        return sum(getattr(analysis, f"{n}_in_bytes", 0) for n in sizes)
 
     def release(self) -> None:
         """Forget the compiled program: this combination is finished."""
-        self._compiled = None
+        self._compiled.clear()
         self._shared.clear()
 
-    def run(self, start: int, stop: int) -> tuple[Outputs, dict[int, str]]:
+    def trial(self, cells: np.ndarray) -> np.ndarray:
+        """The steps that these cells take, at most a piece of them; 0 if unknown."""
+        self.compile()
+        lanes = np.arange(self.piece, dtype=np.int32)
+        chosen = cells[np.minimum(lanes, len(cells) - 1)]
+        with jax.enable_x64(self._x64):
+            _, steps = self._call((lanes, self.grid.traced_values(chosen)))
+        return steps[: len(cells)]
+
+    def run(
+        self, start: int, stop: int, device: Any = None
+    ) -> tuple[Outputs, dict[int, str]]:
         """The cells start … stop: arrays (cells, …), and messages of those that raised.
 
         Results of a cell that raised are zeros: its status, `error`, says so.
         """
-        self.compile()
+        device = device or self.device
+        self.compile(device)
         parts: list[Outputs] = []
         messages: dict[int, str] = {}
         # Which float types exist is a setting of each thread: use the caller's.
@@ -149,36 +183,39 @@ class Program:
                 first = index * self.piece
                 end = min(first + self.piece, self.grid.traced_size)
                 whole = start <= first and end <= stop
-                outputs, raised = self._run(index) if whole else self._share(index)
+                run = self._run if whole else self._share
+                outputs, raised = run(index, device)
                 kept = slice(max(start - first, 0), min(stop, end) - first)
                 parts.append({name: array[kept] for name, array in outputs.items()})
                 messages |= {first + i: text for i, text in raised.items()}
         merged = {name: np.concatenate([p[name] for p in parts]) for name in parts[0]}
         return merged, {i: text for i, text in messages.items() if start <= i < stop}
 
-    def _share(self, index: int) -> _Result:
+    def _share(self, index: int, device: Any) -> _Result:
         """A piece across a boundary of chunks: whoever comes second gets it free."""
+        if self._sharing is None:
+            return self._run(index, device)
         with self._sharing:
             result = self._shared.pop(index, None)
             if owner := result is None:
                 result = self._shared[index] = Future()
         if owner:
             try:
-                result.set_result(self._run(index))
+                result.set_result(self._run(index, device))
             except BaseException as error:
                 result.set_exception(error)
         return result.result()
 
-    def _run(self, index: int) -> _Result:
+    def _run(self, index: int, device: Any) -> _Result:
         inputs = self._inputs(index)
         try:
-            return self._call(inputs), {}
+            return self._call(inputs, device)[0], {}
         except jax.errors.JaxRuntimeError as error:
             # One cell's exception ends its whole batch: find out whose it was by
             # running each cell in a batch of its copies, with the same program.
-            return self._one_by_one(index, error)
+            return self._one_by_one(index, error, device)
 
-    def _one_by_one(self, index: int, error: Exception) -> _Result:
+    def _one_by_one(self, index: int, error: Exception, device: Any) -> _Result:
         lanes, values = self._inputs(index)
         outputs = {
             name: np.zeros((self.piece, *info.shape), info.dtype)
@@ -188,7 +225,7 @@ class Program:
         for i in lanes:
             copies = {name: np.full_like(v, v[i]) for name, v in values.items()}
             try:
-                alone = self._call((lanes, copies))
+                alone, _ = self._call((lanes, copies), device)
             except jax.errors.JaxRuntimeError as own:
                 messages[int(i)] = first_line(own)
                 continue
@@ -198,17 +235,25 @@ class Program:
             raise error
         return outputs, messages
 
-    def _call(self, inputs: _Inputs) -> Outputs:
-        assert self._compiled is not None
+    def _call(self, inputs: _Inputs, device: Any = None) -> tuple[Outputs, np.ndarray]:
+        device = device or self.device
         with self._turn:
-            outputs = self._compiled(*jax.device_put(inputs, self.device))
-            return {name: np.asarray(array) for name, array in outputs.items()}
+            outputs, steps = self._compiled[device](*jax.device_put(inputs, device))
+            arrays = {name: np.asarray(array) for name, array in outputs.items()}
+            return arrays, np.asarray(steps)
 
     def _inputs(self, index: int) -> _Inputs:
         """Lane numbers, and the traced values of one piece, filled up at the end."""
         lanes = np.arange(self.piece, dtype=np.int32)
         cells = np.minimum(index * self.piece + lanes, self.grid.traced_size - 1)
         return lanes, self.grid.traced_values(cells)
+
+    def _shapes(self, device: Any) -> Any:
+        sharding = jax.sharding.SingleDeviceSharding(device)
+        return jax.tree.map(
+            lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding),
+            self._inputs(0),
+        )
 
 
 def first_line(error: Exception) -> str:

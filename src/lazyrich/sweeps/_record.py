@@ -15,7 +15,7 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
-from ._axes import Axis, describe
+from ._axes import Axis, Column, describe
 from ._program import Program
 from ._template import Template
 
@@ -23,10 +23,14 @@ PACKAGES = ("lazyrich", "jax", "jaxlib", "equinox", "diffrax", "optax")
 """Packages that decide the bits of a result."""
 
 
-def new_record(config: Mapping[str, Any], chunk: int) -> dict[str, Any]:
+def new_record(
+    config: Mapping[str, Any], chunk: int, order: Sequence[str], memory: Mapping[str, Any]
+) -> dict[str, Any]:
     """The record of a sweep of which nothing has run yet.
 
-    `config`: what decides the results (`program` holds fingerprints). `runs`: for each
+    `config`: what decides the results (`cell` holds fingerprints). `order`: the traced
+    axes as cells are counted, slowest first. `memory`: bytes of one piece, of one
+    cell's outputs and of the budget, and what was made of them. `runs`: for each
     call that computed something, its cells and seconds: `trace_seconds` and
     `compile_seconds` summed over programs, `run_seconds` over chunks, which run side by
     side within `wall_seconds`. `messages`: what cells raised while they ran. `failed`
@@ -37,6 +41,8 @@ def new_record(config: Mapping[str, Any], chunk: int) -> dict[str, Any]:
         "config": dict(config),
         "piece": config["piece"],
         "chunk_size": chunk,
+        "order": list(order),
+        "memory": dict(memory),
         "messages": {},
         "runs": [],
         "failed": 0,
@@ -75,6 +81,13 @@ def configuration(
     }
 
 
+def merged(there: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:
+    """One process's record, with the runs and messages of others in the store."""
+    runs = [*there["runs"], *(run for run in own["runs"] if run not in there["runs"])]
+    messages = {**there["messages"], **own["messages"]}
+    return {**own, "runs": runs, "messages": messages}
+
+
 def disagreement(stored: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
     """What differs between a store's configuration and that of a call, in words.
 
@@ -111,12 +124,20 @@ def _is_digest(value: Any) -> bool:
 
 
 def _axis(axis: Axis) -> dict[str, Any]:
+    """One column's facts, or those of every column that is zipped, by its name."""
+    if axis.is_zipped:
+        return {column.name: _column(column) for column in axis.columns}
+    return _column(axis.columns[0])
+
+
+def _column(column: Column) -> dict[str, Any]:
+    labels = column.labels
     return {
-        "size": len(axis),
-        "first": str(axis.labels[0]),
-        "last": str(axis.labels[-1]),
-        "dtype": axis.dtype,
-        "values": _digest(axis.labels if axis.is_static else np.asarray(axis.values)),
+        "size": len(labels),
+        "first": str(labels[0]),
+        "last": str(labels[-1]),
+        "dtype": column.dtype,
+        "values": _digest(labels if column.is_static else np.asarray(column.values)),
     }
 
 

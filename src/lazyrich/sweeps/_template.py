@@ -53,7 +53,7 @@ class Template:
             name: (grid.names + output.dims, arrays[name], self.attrs.get(name, {}))
             for name, output in self.variables.items()
         }
-        coords = {a.name: (a.name, a.labels) for a in grid.axes}
+        coords = {c.name: (a.name, c.labels) for a in grid.axes for c in a.columns}
         coords |= {name: (name, values) for name, values in self.coords.items()}
         return xr.Dataset(data, coords)
 
@@ -87,7 +87,7 @@ def make_template(
                 )
         laid_out[name] = output
     for name in laid_out:
-        if name in (*grid.names, *RESERVED, *sizes):
+        if name in (*grid.names, *grid.arguments, *RESERVED, *sizes):
             raise ValueError(
                 f"The cell returns `{name}`, which is the name of an axis, of a "
                 "dimension, or one that every sweep uses itself: rename the output."
@@ -106,7 +106,7 @@ def _dims(
             f"`dims` names {len(own)} dimensions of `{name}`, {own}, but the cell "
             f"returns it with shape {info.shape}."
         )
-    if len(set(own)) < len(own) or set(own) & {*grid.names, *RESERVED}:
+    if len(set(own)) < len(own) or set(own) & {*grid.names, *grid.arguments, *RESERVED}:
         raise ValueError(
             f"`dims` of `{name}`, {own}, must differ from each other and from the "
             "axes of the sweep."
@@ -119,7 +119,7 @@ def _coords(
 ) -> dict[str, np.ndarray]:
     checked: dict[str, np.ndarray] = {}
     for name, values in (coords or {}).items():
-        if name in grid.names:
+        if name in (*grid.names, *grid.arguments):
             raise ValueError(f"`coords` names `{name}`, an axis: it has its values.")
         if name not in sizes:
             raise ValueError(

@@ -1,0 +1,138 @@
+"""Laying out a store: made aside and moved into place, whole or not at all."""
+
+import json
+import os
+import shutil
+import uuid
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import zarr
+from zarr.codecs import Crc32cCodec, ZstdCodec
+
+from ..trajectory import Status
+from ._chunks import Chunk
+from ._template import Template
+
+ATTRIBUTE = "lazyrich"
+"""The group's and the Dataset's attribute: one JSON string."""
+DONE = "done"
+"""The array that says which chunks are written."""
+
+
+def find_store(path: str | os.PathLike[str], overwrite: bool) -> tuple[Path, bool]:
+    """The path, and whether a store is there; anything else there is refused."""
+    if "://" in str(path):
+        raise ValueError(f"`store` must be a local folder, but it is {path}.")
+    folder = Path(path)
+    if not folder.exists() or (folder.is_dir() and not any(folder.iterdir())):
+        return folder, False
+    if not is_store(folder) and not (overwrite and was_store(folder)):
+        raise ValueError(
+            f"`store`: {folder} exists and was not written by `lr.sweep`: choose "
+            "another path."
+        )
+    return folder, True
+
+
+def is_store(folder: Path) -> bool:
+    """Whether a sweep laid out this folder."""
+    try:
+        metadata = json.loads((folder / "zarr.json").read_text(encoding="utf-8"))
+        return ATTRIBUTE in metadata["attributes"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return False
+
+
+def was_store(folder: Path) -> bool:
+    """Whether a folder looks like a store whose description is lost."""
+    return all((folder / name / "zarr.json").is_file() for name in (DONE, "status"))
+
+
+def create_store(
+    path: Path,
+    template: Template,
+    block: tuple[int, ...],
+    chunks: Sequence[Chunk],
+    record: dict[str, Any],
+    *,
+    overwrite: bool = False,
+) -> None:
+    """Lay out an empty store: all variables, coordinates and the record.
+
+    If another process lays one out at the same time, the one that is there first
+    stays; the caller finds out whether it agrees. `overwrite` replaces what is there.
+    """
+    aside = path.with_name(f"{path.name}.{uuid.uuid4().hex[:12]}.partial")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        _lay_out(aside, template, block, len(chunks), record)
+        if overwrite and path.exists():
+            old = aside.with_suffix(".old")
+            os.replace(path, old)
+            shutil.rmtree(old, ignore_errors=True)
+        os.replace(aside, path)
+    except OSError as error:
+        shutil.rmtree(aside, ignore_errors=True)
+        if is_store(path) and not overwrite:
+            return
+        raise OSError(
+            error.errno,
+            f"`store`: {path} cannot be created ({error.strerror or error})",
+        ) from error
+
+
+def _lay_out(
+    folder: Path,
+    template: Template,
+    block: tuple[int, ...],
+    chunks: int,
+    record: dict[str, Any],
+) -> None:
+    group = zarr.create_group(
+        folder, zarr_format=3, attributes={ATTRIBUTE: json.dumps(record)}
+    )
+    grid = template.grid
+    sizes = dict(zip((a.name for a in grid.traced_axes), block, strict=True))
+    blocks = tuple(sizes.get(name, 1) for name in grid.names)
+    # Plain xarray finds labels that are no dimensions by this attribute.
+    extra = " ".join(c.name for a in grid.axes if a.is_zipped for c in a.columns)
+    for name, output in template.variables.items():
+        attributes = dict(template.attrs.get(name, {}))
+        group.create_array(
+            name,
+            shape=grid.shape + output.shape,
+            chunks=blocks + tuple(max(n, 1) for n in output.shape),
+            dtype=output.dtype,
+            compressors=[ZstdCodec(), Crc32cCodec()],
+            fill_value=int(Status.pending) if name == "status" else output.fill,
+            dimension_names=grid.names + output.dims,
+            attributes=attributes | ({"coordinates": extra} if extra else {}),
+        )
+    for axis in grid.axes:
+        for column in axis.columns:
+            _create_coord(group, column.name, axis.name, column.labels)
+    for name, values in template.coords.items():
+        _create_coord(group, name, name, values)
+    group.create_array(
+        DONE,
+        shape=(chunks,),
+        chunks=(1,),
+        dtype=bool,
+        fill_value=False,
+        dimension_names=("chunk",),
+        attributes={"long_name": "whether this chunk of cells is computed"},
+    )
+
+
+def _create_coord(group: zarr.Group, name: str, dim: str, values: np.ndarray) -> None:
+    text = values.dtype.kind == "U"
+    array = group.create_array(
+        name,
+        shape=values.shape,
+        dtype="str" if text else values.dtype,
+        dimension_names=(dim,),
+    )
+    array[:] = values.astype(object) if text else values
