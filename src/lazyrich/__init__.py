@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from .sweeps import open as open
     from .sweeps import static as static
     from .sweeps import sweep as sweep
+    from .sweeps import zipped as zipped
     from .trajectory import Status as Status
     from .trajectory import TrainingError as TrainingError
     from .trajectory import Trajectory as Trajectory
@@ -52,6 +53,7 @@ _HOMES = {
     "SweepError": "sweeps",
     "open": "sweeps",
     "static": "sweeps",
+    "zipped": "sweeps",
     "sweep": "sweeps",
     "Status": "trajectory",
     "TrainingError": "trajectory",

@@ -95,7 +95,7 @@ def test_labels_of_objects_are_distinct_and_free_of_addresses():
         pass
 
     grid = make_grid({"f": [lambda x: x, lambda x: -x], "o": [Thing(), 1.0]})
-    functions, objects = (list(axis.labels) for axis in grid.axes)
+    functions, objects = (list(column.labels) for column in grid.columns)
     assert functions == ["<lambda>#0", "<lambda>#1"]
     assert "0x" not in objects[0]
 

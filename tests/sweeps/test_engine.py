@@ -1,5 +1,6 @@
 """Chunks, threads and devices: where cells run must not matter."""
 
+import multiprocessing
 import threading
 import time
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
@@ -89,9 +90,9 @@ def test_a_piece_on_a_boundary_is_run_once(tmp_path, monkeypatch):
     ran = []
     run = Program._run
 
-    def counted(self, index):
+    def counted(self, index, device):
         ran.append(index)
-        return run(self, index)
+        return run(self, index, device)
 
     monkeypatch.setattr(Program, "_run", counted)
     axes = {"lam": [0.5, 1.0, 2.0], "seed": range(7)}  # rows of 7, pieces of 4
@@ -102,17 +103,29 @@ def test_a_piece_on_a_boundary_is_run_once(tmp_path, monkeypatch):
 def test_executors_that_cannot_serve_are_refused():
     with pytest.raises(TypeError, match="must have `submit"):
         quiet(executor=3)
+    for address in ("dusk://here", "threads://0", "threads://many"):
+        with pytest.raises(ValueError, match="`executor`"):
+            quiet(executor=address)
+    fork = multiprocessing.get_context("fork")
     with (
-        ProcessPoolExecutor(1, mp_context=spawn()) as pool,
-        pytest.raises(ValueError, match="other processes"),
+        ProcessPoolExecutor(1, mp_context=fork) as pool,
+        pytest.raises(ValueError, match="spawn"),
     ):
         quiet(executor=pool)
 
 
-def spawn():
-    import multiprocessing
-
-    return multiprocessing.get_context("spawn")
+@pytest.mark.parametrize("stored", [False, True])
+def test_other_processes_change_no_bit(tmp_path, stored):
+    reference = quiet()
+    options = {"chunk_size": 8}
+    if stored:
+        options["store"] = tmp_path / "s.zarr"
+    spawn = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(2, mp_context=spawn) as pool:
+        ds = quiet(executor=pool, **options).load()
+        again = quiet(executor=pool, **options)
+    xr.testing.assert_equal(ds, reference)
+    xr.testing.assert_equal(again.load(), reference)
 
 
 @pytest.mark.parametrize(("factor", "most"), [(True, 1), (False, 2)])
@@ -121,7 +134,7 @@ def test_programs_that_call_lapack_take_turns(monkeypatch, factor, most):
     running, seen = [], []
     meet = threading.Barrier(2)
 
-    def watched(self, inputs):
+    def watched(self, inputs, device):
         with self._turn:
             running.append(1)
             if not factor:
@@ -129,7 +142,7 @@ def test_programs_that_call_lapack_take_turns(monkeypatch, factor, most):
             time.sleep(0.01)
             seen.append(len(running))
             running.pop()
-            return {"y": np.zeros(4)}
+            return {"y": np.zeros(4)}, np.zeros(4)
 
     def cell(x):
         matrix = jnp.eye(2) * x

@@ -165,7 +165,7 @@ def test_progress_changes_no_number_and_quiet_is_silent(capsys):
     shown = quiet(decay, AXES, **NAMED, progress=True, chunk_size=5)
     said = capsys.readouterr().err
     assert "15/15" in said
-    assert "rounded up to 8" in said
+    assert "chunks of 8 cells" in said
     silent = quiet(decay, AXES, **NAMED, chunk_size=5)
     assert capsys.readouterr() == ("", "")
     xr.testing.assert_equal(shown, silent)
@@ -219,7 +219,10 @@ def test_outputs_that_cannot_be_kept(out, error, text):
         ({"piece": 0}, "positive integer"),
         ({"chunk_size": 0}, "positive integer"),
         ({"on_error": "ignore"}, "'record' or 'raise'"),
-        ({"devices": jax.devices() * 2}, "one device"),
+        ({"devices": jax.devices()[:1] * 2}, "named twice"),
+        ({"devices": []}, "empty"),
+        ({"memory": "much"}, "number of bytes"),
+        ({"memory": 10}, "give `store=`"),
         ({"store": "s3://bucket/x"}, "local folder"),
     ],
 )

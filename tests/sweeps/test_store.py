@@ -34,9 +34,9 @@ def computed(monkeypatch):
     calls = []
     run = Program.run
 
-    def counted(self, start, stop):
+    def counted(self, start, stop, device):
         calls.append((self.combination, start, stop))
-        return run(self, start, stop)
+        return run(self, start, stop, device)
 
     monkeypatch.setattr(Program, "run", counted)
     return calls

@@ -63,7 +63,7 @@ def parse_memory(memory: int | str | None) -> int | None:
     return count
 
 
-def size(count: float) -> str:
+def size(count: int | float) -> str:
     """Bytes in words."""
     for unit in ("B", "kB", "MB", "GB"):
         if count < 1024 or unit == "GB":
@@ -90,7 +90,9 @@ def available() -> int:
         ),
     ):
         with contextlib.suppress(OSError, ValueError):
-            most, now = (int(Path(p).read_text(encoding="ascii")) for p in (limit, used))
+            most, now = (
+                int(Path(p).read_text(encoding="ascii")) for p in (limit, used)
+            )
             found.append(max(most - now, 0))
     return min(found, default=4 * 2**30)
 
@@ -114,9 +116,9 @@ def make_plan(
 ) -> Plan:
     """Choose chunk and workers within the budget; a `ValueError` if nothing fits.
 
-    `memory`: the budget; None is half of what is available. Counted are the pieces that
-    run (on a CPU), results on their way (twice, for they are put together), and, without
-    a store, all results. `chunk`: as asked for, or as a store has it; None chooses.
+    `memory`: the budget; None is half of what is available. Counted are the pieces
+    that run (on a CPU), results on their way (twice, for they are put together) and,
+    without a store, all results. `chunk`: as asked for, or a store's; None chooses.
     """
     budget = available() // 2 if memory is None else memory
     stated = "available" if memory is None else "stated"
@@ -148,7 +150,7 @@ def make_plan(
         workers -= 1
     if largest(workers) < chunk and memory is not None:
         raise ValueError(
-            f"Chunks of {chunk} cells do not fit into {size(budget)} of memory: give "
-            f"a smaller `chunk_size` (at most {max(largest(1), piece)}) or more `memory`."
+            f"Chunks of {chunk} cells do not fit into {size(budget)} of memory: give a "
+            f"smaller `chunk_size` (at most {max(largest(1), piece)}) or more `memory`."
         )
     return Plan(chunk, workers, budget, held, piece_bytes, cell)

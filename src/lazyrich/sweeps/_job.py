@@ -1,5 +1,6 @@
 """The work of one call: chunks that are missing, computed, judged, kept and counted."""
 
+import queue
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -7,15 +8,16 @@ from typing import Any
 
 import numpy as np
 
-from .._cores import cores
 from ..trajectory import Status
 from ._axes import Grid, describe
 from ._chunks import Chunk
-from ._engine import Call, completed, engine
+from ._compute import Done, on_a_device
+from ._engine import Call, Engine, completed
 from ._memory import Memory
-from ._outcome import LISTED, Failure, judge, listing
+from ._outcome import LISTED, Failure, SweepError, listing
 from ._program import CellError, Outputs, Program
 from ._progress import Progress
+from ._remote import Task, remote_call
 from ._store import Store
 from ._template import Template
 
@@ -77,8 +79,13 @@ class Job:
         done = [status[c.region] for c in self._chunks if self._done[c.number]]
         return int(sum((s > Status.not_reached).sum() for s in done))
 
-    def run(self, executor: Any, platform: str, bar: Progress) -> None:
-        """Compute, keep and mark every missing chunk."""
+    def run(
+        self, engine: Engine, devices: Sequence[Any], cell: bytes, bar: Progress
+    ) -> None:
+        """Compute, keep and mark every missing chunk.
+
+        `cell`: what a remote engine's workers get, pickled (function, grid).
+        """
         start = time.perf_counter()
         missing = [c for c in self._chunks if not self._done[c.number]]
         left = Counter(chunk.combination for chunk in missing)
@@ -88,30 +95,54 @@ class Job:
             self._failed += chunk.cells
             bar.advance(chunk.cells, self._failed)
         todo = [c for c in missing if self._programs[c.combination].outputs]
-        before = self.cells_done()
-        ran = 0.0
-        with engine(executor, platform) as pool:
-            for item in completed(pool, self._calls(todo), ahead=2 * cores()):
-                if item is None:
-                    continue
-                chunk, outputs, status, messages, seconds = item
-                ran += seconds
-                self._keep(chunk, outputs, status, messages)
-                bar.advance(chunk.cells, self._failed)
-                left[chunk.combination] -= 1
-                if not left[chunk.combination]:
-                    self._programs[chunk.combination].release()
-        if todo:
+        computed, ran = 0, 0.0
+        if engine.remote:
+            calls = self._remote_calls(todo, devices[0].platform, cell)
+        else:
+            calls = self._calls(todo, devices, engine.workers)
+        for done in self._answers(engine, calls):
+            if done is None:
+                continue
+            ran += done.seconds
+            computed += 0 if done.known else done.chunk.cells
+            self._keep(done)
+            bar.advance(done.chunk.cells, self._failed)
+            combination = done.chunk.combination
+            left[combination] -= 1
+            if not left[combination]:
+                self._programs[combination].release()
+        if computed:
             programs = self._programs.values()
             self._results.record["runs"].append(
                 {
-                    "cells": self.cells_done() - before,
+                    "cells": computed,
                     "trace_seconds": sum(p.seconds["trace"] for p in programs),
                     "compile_seconds": sum(p.seconds["compile"] for p in programs),
                     "run_seconds": ran,
                     "wall_seconds": time.perf_counter() - start,
                 }
             )
+
+    def _answers(self, engine: Engine, calls: Iterator[Call]) -> Iterator[Any]:
+        """What the engine returns; its own breakdown is a `SweepError`."""
+        answers = completed(engine.executor, calls, ahead=2 * engine.workers)
+        while True:
+            try:
+                yield next(answers)
+            except StopIteration:
+                return
+            except (OSError, ValueError, TypeError):
+                raise
+            except Exception as error:
+                if not engine.remote:
+                    raise
+                raise SweepError(
+                    f"The executor broke ({type(error).__name__}: {error}). Chunks "
+                    "that were finished are kept in the store, if there is one: the "
+                    "same call computes the rest.",
+                    Status.error,
+                    {},
+                ) from error
 
     def conclude(self, raised: Sequence[Failure]) -> str:
         """Record all failures, earlier calls' included, and say them in words."""
@@ -138,10 +169,19 @@ class Job:
         self._results.save_record()
         return listing(failures, count, grid.size) if count else ""
 
-    def _calls(self, todo: Sequence[Chunk]) -> Iterator[Call]:
+    def _calls(
+        self, todo: Sequence[Chunk], devices: Sequence[Any], workers: int
+    ) -> Iterator[Call]:
         """Chunks in order; each program is compiled one combination ahead."""
         order = list(dict.fromkeys(chunk.combination for chunk in todo))
         ahead = iter(order)
+        free: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        # Two at a time for each device hide the transfers of an accelerator.
+        for _ in range(max(2, -(-workers // len(devices)))):
+            for device in devices:
+                free.put(device)
+        compute = on_a_device(free.get, free.put)
+        store = self._results if isinstance(self._results, Store) else None
 
         def compile_next() -> Iterator[Call]:
             if (combination := next(ahead, None)) is not None:
@@ -152,31 +192,47 @@ class Job:
             yield from compile_next()
             for chunk in todo:
                 if chunk.combination == combination:
-                    yield compute, (self._programs[combination], chunk)
+                    yield compute, (self._programs[combination], chunk, store)
 
-    def _keep(
-        self,
-        chunk: Chunk,
-        outputs: Outputs,
-        status: np.ndarray,
-        messages: dict[int, str],
-    ) -> None:
+    def _remote_calls(
+        self, todo: Sequence[Chunk], platform: str, cell: bytes
+    ) -> Iterator[Call]:
+        store = self._results.path if isinstance(self._results, Store) else None
+        for chunk in todo:
+            program = self._programs[chunk.combination]
+            yield remote_call(
+                Task(
+                    cell,
+                    program.piece,
+                    program.x64,
+                    platform,
+                    program.fingerprint,
+                    chunk,
+                    store,
+                    self._raising,
+                )
+            )
+
+    def _keep(self, done: Done) -> None:
         """Write one chunk; its failures stop the sweep if that was asked for."""
         grid, record = self._template.grid, self._results.record
+        chunk, status, messages = done.chunk, done.status, done.messages
         bad = np.flatnonzero(status > Status.not_reached)
-        if len(bad) and self._raising:
+        if len(bad) and self._raising and not done.known:
             cell = chunk.start + int(bad[0])
             labels = grid.labels(chunk.combination, cell)
             kind = Status(int(status[bad[0]]))
             raise Failure(labels, kind, messages.get(cell, "")).error()
         self._failed += len(bad)
-        self._results.write(chunk, {**outputs, "status": status})
+        if not (done.known or done.written):
+            self._results.write(chunk, {**done.outputs, "status": status})
         if messages:
             for cell, text in messages.items():
                 labels = grid.labels(chunk.combination, cell)
                 record["messages"][describe(labels)] = text
             self._results.save_record()
-        self._results.mark(chunk)
+        if not (done.known or done.written):
+            self._results.mark(chunk)
         self._done[chunk.number] = True
 
     def _nothing(self, chunk: Chunk) -> Outputs:
@@ -186,14 +242,3 @@ class Job:
             for name, output in self._template.outputs.items()
         }
         return {**arrays, "status": np.full(chunk.cells, Status.error, np.int8)}
-
-
-def compute(
-    program: Program, chunk: Chunk
-) -> tuple[Chunk, Outputs, np.ndarray, dict[int, str], float]:
-    """One chunk's outputs (failed floats NaN), statuses, messages and seconds."""
-    program.compile()
-    start = time.perf_counter()
-    outputs, messages = program.run(chunk.start, chunk.stop)
-    status = judge(outputs, (i - chunk.start for i in messages), chunk.cells)
-    return chunk, outputs, status, messages, time.perf_counter() - start

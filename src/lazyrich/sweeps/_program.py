@@ -76,9 +76,9 @@ class Program:
         self.fingerprint: str | None = None
         self.waits = False
         self._cell = cell
-        self._x64 = bool(jax.dtypes.canonicalize_dtype(np.float64) == np.float64)
+        self.x64 = bool(jax.dtypes.canonicalize_dtype(np.float64) == np.float64)
         self._lowered: jax.stages.Lowered | None = None
-        self._function: Callable[..., Any] | None = None
+        self._function: Any = None
         self._compiled: dict[Any, Any] = {}
         self._turn: AbstractContextManager[Any] = nullcontext()
         self._compiling = threading.Lock()
@@ -140,7 +140,7 @@ class Program:
             lowered, self._lowered = self._lowered, None
             if lowered is None or device != self.device:
                 assert self._function is not None
-                with jax.enable_x64(self._x64):
+                with jax.enable_x64(self.x64):
                     lowered = self._function.trace(*self._shapes(device)).lower()
             self._compiled[device] = lowered.compile()
             self.seconds["compile"] += time.perf_counter() - start
@@ -162,7 +162,7 @@ class Program:
         self.compile()
         lanes = np.arange(self.piece, dtype=np.int32)
         chosen = cells[np.minimum(lanes, len(cells) - 1)]
-        with jax.enable_x64(self._x64):
+        with jax.enable_x64(self.x64):
             _, steps = self._call((lanes, self.grid.traced_values(chosen)))
         return steps[: len(cells)]
 
@@ -178,7 +178,7 @@ class Program:
         parts: list[Outputs] = []
         messages: dict[int, str] = {}
         # Which float types exist is a setting of each thread: use the caller's.
-        with jax.enable_x64(self._x64):
+        with jax.enable_x64(self.x64):
             for index in range(start // self.piece, -(-stop // self.piece)):
                 first = index * self.piece
                 end = min(first + self.piece, self.grid.traced_size)

@@ -24,7 +24,10 @@ PACKAGES = ("lazyrich", "jax", "jaxlib", "equinox", "diffrax", "optax")
 
 
 def new_record(
-    config: Mapping[str, Any], chunk: int, order: Sequence[str], memory: Mapping[str, Any]
+    config: Mapping[str, Any],
+    chunk: int,
+    order: Sequence[str],
+    memory: Mapping[str, Any],
 ) -> dict[str, Any]:
     """The record of a sweep of which nothing has run yet.
 

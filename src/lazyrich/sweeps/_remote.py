@@ -48,7 +48,7 @@ class Task:
 def remote_call(task: Task) -> Call:
     """What to submit for a task."""
     environment = {k: os.environ[k] for k in ENVIRONMENT if k in os.environ}
-    if folder := jax.config.jax_compilation_cache_dir:
+    if folder := jax.config.values["jax_compilation_cache_dir"]:
         environment["JAX_COMPILATION_CACHE_DIR"] = folder
     return call, (environment, pickle.dumps((work, (task,))))
 
