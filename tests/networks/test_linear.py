@@ -136,7 +136,7 @@ def test_products_ask_for_full_precision():
     w1, w2, x = arrays(dtype=np.float32)
     net = TwoLayerLinear(w1, w2)
     for f in (lambda n: n(x), lambda n: n.product):
-        lines = str(jax.make_jaxpr(f)(net)).split("dot_general")[1:]
+        lines = jax.jit(f).lower(net).as_text().split("dot_general")[1:]
         assert lines
         assert all("HIGHEST" in line for line in lines)
 

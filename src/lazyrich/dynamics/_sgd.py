@@ -13,6 +13,7 @@ import optax
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from .._arrays import Scalar, as_floating, is_concrete
+from .._lanes import any_lane
 from ..networks import TwoLayerLinear
 from ..trajectory import Status
 from ._gradient import gradient
@@ -172,7 +173,7 @@ class SGD(AbstractMethod):
             else:
                 start = k % (n // size) * size
                 chosen = jax.lax.dynamic_slice_in_dim(order, start, size)
-            x, y = x[chosen], y[chosen]
+            x, y = (a.at[chosen].get(mode="promise_in_bounds") for a in (x, y))
         if self.label_noise is not None:
             stream = jax.random.fold_in(self.key, _NOISE_STREAM)
             noise = jax.random.normal(jax.random.fold_in(stream, k), y.shape, y.dtype)
@@ -226,9 +227,16 @@ class SGD(AbstractMethod):
             met = active & (after <= 0)
             share = before / jnp.where(met, before - after, 1.0)
             stop = jnp.where(met, rate * (k.astype(rate.dtype) + share), stop)
+
             # Each slot keeps the latest iterate up to its own, and so ends with it.
-            slot = jnp.searchsorted(index, k + 1)
-            kept = jax.tree.map(lambda a, b: a.at[slot].set(b, mode="drop"), kept, net)
+            def write():
+                slot = jnp.searchsorted(index, k + 1)
+                return jax.tree.map(
+                    lambda a, b: a.at[slot].set(b, mode="drop"), kept, net
+                )
+
+            due = any_lane(jnp.any(index == k + 1))
+            kept = jax.lax.cond(due, write, lambda: kept)
             taken = taken + active.astype(int)
             return (net, memory, order, after, stop, diverged, taken, kept), None
 

@@ -3,7 +3,8 @@
 import equinox as eqx
 from jaxtyping import Array, ArrayLike, Float
 
-from .._arrays import as_floating, matmul, transpose
+from .._arrays import as_floating, transpose
+from .._lanes import product
 
 
 class TwoLayerLinear(eqx.Module):
@@ -55,7 +56,7 @@ class TwoLayerLinear(eqx.Module):
     @property
     def product(self) -> Float[Array, "*batch outputs inputs"]:
         """The linear map W2 W1 that the network computes."""
-        return matmul(self.w2, self.w1)
+        return product(self.w2, self.w1)
 
     def __call__(self, x: Float[ArrayLike, "..."]) -> Float[Array, "..."]:
         """W2 W1 x for x of shape (inputs,) or (n, inputs).
@@ -70,5 +71,5 @@ class TwoLayerLinear(eqx.Module):
                 f"the network), but its shape is {x.shape}."
             )
         rows = x[None, :] if x.ndim == 1 else x
-        out = matmul(matmul(rows, transpose(self.w1)), transpose(self.w2))
+        out = product(product(rows, transpose(self.w1)), transpose(self.w2))
         return out[..., 0, :] if x.ndim == 1 else out

@@ -121,8 +121,8 @@ class Program:
             name: jax.ShapeDtypeStruct(infos[name].shape[1:], infos[name].dtype)
             for name in names
         }
-        self._lowered = traced.lower()
-        text = self._lowered.as_text()
+        self._lowered = lowered = traced.lower()
+        text = lowered.as_text()
         self.fingerprint = hashlib.sha256(text.encode()).hexdigest()
         # Two programs with such calls can take all threads and wait for ever: with
         # jaxlib 0.10 on two cores they do so within seconds.

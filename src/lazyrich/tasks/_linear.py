@@ -7,6 +7,7 @@ import numpy as np
 from jaxtyping import Array, ArrayLike, Float
 
 from .._arrays import as_floating, is_concrete, matmul
+from .._lanes import product
 from ..networks import TwoLayerLinear
 
 
@@ -202,9 +203,9 @@ class LinearTask(eqx.Module):
         A scalar, or one value per leading axis of the network.
         """
         self.check_fits(net)
-        product = net.product
-        gap = product - jnp.broadcast_to(self.solution, product.shape)
-        moved = gap if self.sigma_xx is None else matmul(gap, self.sigma_xx)
+        gap = net.product
+        gap = gap - jnp.broadcast_to(self.solution, gap.shape)
+        moved = gap if self.sigma_xx is None else product(gap, self.sigma_xx)
         return 0.5 * jnp.sum(gap * moved, axis=(-2, -1))
 
     def loss(self, net: TwoLayerLinear) -> Float[Array, "*batch"]:
