@@ -220,3 +220,12 @@ def test_the_environment_is_set_before_jax_and_not_overridden():
     )
     assert done.returncode == 0, done.stderr
     assert "lazyrich" in done.stdout
+
+
+def test_logarithmic_axes_keep_their_ends():
+    values = parse_axis("--scale", "0.001:10:5:log")
+    np.testing.assert_allclose(values, [1e-3, 1e-2, 1e-1, 1.0, 10.0], rtol=1e-14)
+    assert (values[0], values[-1]) == (0.001, 10.0)
+    for text in ("0:1:5:log", "-1:1:5:log", "1:2:1:log", "1:2:3:lin", "1:2:3:log:4"):
+        with pytest.raises(ValueError, match="a:b:n:log"):
+            parse_axis("--scale", text)

@@ -11,13 +11,15 @@ from typing import Any
 
 BAD_ARGUMENTS = 2
 FAILED = 1
+INTERRUPTED = 130
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; the exit code.
 
     0: done (single cells may have failed: they are listed). 1: every cell failed, or
-    the results could not be written. 2: bad arguments, in one line on stderr.
+    the results could not be written. 2: bad arguments, in one line on stderr. 130:
+    interrupted from the keyboard; what is finished is kept.
     """
     arguments = list(sys.argv[1:] if argv is None else argv)
     if arguments == ["--version"]:
@@ -29,19 +31,31 @@ def main(argv: Sequence[str] | None = None) -> int:
     if isinstance(options, int):
         return options
     set_environment()
+    return _run(options)
+
+
+def _run(options: Any) -> int:
+    """Do what was asked for; mistakes are one line, and the exit code."""
     from ..sweeps import SweepError
+    from ._options import Plot, Show
+    from ._show import plot, show
     from ._sweep import prepare, run
 
     try:
+        if isinstance(options, Show):
+            return show(options)
+        if isinstance(options, Plot):
+            return plot(options)
         plan = prepare(options)
     except (ValueError, OSError) as error:
         return _fail(error, BAD_ARGUMENTS)
     try:
         return run(plan)
-    except ValueError as error:
-        return _fail(error, BAD_ARGUMENTS)
-    except (SweepError, OSError) as error:
-        return _fail(error, FAILED)
+    except (ValueError, ImportError, SweepError, OSError) as error:
+        bad = isinstance(error, ValueError | ImportError)
+        return _fail(error, BAD_ARGUMENTS if bad else FAILED)
+    except KeyboardInterrupt:
+        return _fail("interrupted: the same command goes on from here.", INTERRUPTED)
 
 
 def set_environment() -> None:
@@ -76,14 +90,14 @@ def _parse(arguments: list[str]) -> Any:
     try:
         import tyro
 
-        from ._options import Sweep
+        from ._options import Plot, Show, Sweep
     except ImportError:
         return _fail("the command needs more packages: pip install 'lazyrich[cli]'.", 2)
     said = io.StringIO()
     try:
         with contextlib.redirect_stderr(said):
             return tyro.extras.subcommand_cli_from_dict(
-                {"sweep": Sweep},
+                {"sweep": Sweep, "show": Show, "plot": Plot},
                 args=arguments,
                 prog="lazyrich",
                 description=(
@@ -95,7 +109,8 @@ def _parse(arguments: list[str]) -> Any:
     except SystemExit as stop:
         if not stop.code:
             return 0
-        return _fail(f"{_body(said.getvalue())} (lazyrich sweep --help)", 2)
+        word = arguments[0] if arguments[:1] in (["show"], ["plot"]) else "sweep"
+        return _fail(f"{_body(said.getvalue())} (lazyrich {word} --help)", 2)
 
 
 def _body(box: str) -> str:

@@ -1,4 +1,4 @@
-"""The arguments of `lazyrich sweep`. Imports nothing heavy: `--help` must be quick."""
+"""The arguments of the command. Imports nothing heavy: `--help` must be quick."""
 
 from dataclasses import dataclass
 from typing import Annotated, Any
@@ -17,8 +17,9 @@ class Sweep:
     """Train λ-balanced networks over a grid of λ, scale and seeds, by several methods.
 
     An AXIS is written as a:b (the integers from a to b, b not included), as a:b:n (n
-    values from a to b, both included) or as values separated by commas. Negative ones
-    need an equals sign, as in --lam=-8:8:33.
+    values from a to b, both included), as a:b:n:log (the same, evenly spaced in the
+    logarithm) or as values separated by commas. Negative ones need an equals sign, as
+    in --lam=-8:8:33.
 
     Results go to a zarr store, which lr.open reads, and into a figure. The same command
     again computes only what is missing.
@@ -104,6 +105,77 @@ class Sweep:
             "beside the store, .png",
         ),
     ] = None
+    overwrite: Annotated[
+        bool, tyro.conf.arg(help="Start anew, whatever sweep the store holds.")
+    ] = False
+    chunk: Annotated[
+        int | None,
+        _option(
+            "INT",
+            "Cells that are computed and written together.",
+            "about a twentieth of them, as many as fit into memory",
+        ),
+    ] = None
+    piece: Annotated[
+        int | None,
+        _option(
+            "INT",
+            "Cells in a batch: what the last bits of results depend on.",
+            "64 on CPU, 4096 elsewhere",
+        ),
+    ] = None
+    memory: Annotated[
+        str | None,
+        _option(
+            "SIZE", "What the sweep may take, such as 4GB.", "half of what is available"
+        ),
+    ] = None
+    devices: Annotated[
+        int | None, _option("INT", "Local devices to use.", "all there are")
+    ] = None
+    executor: Annotated[
+        str | None,
+        _option(
+            "ADDRESS",
+            "What runs the chunks: threads://N, dask://host:port (a scheduler), or "
+            "dask://local (a process for each core).",
+            "a thread for each core",
+        ),
+    ] = None
     quiet: Annotated[
         bool, tyro.conf.arg(help="Print nothing but errors and failures.")
     ] = False
+
+
+@dataclass(frozen=True)
+class Show:
+    """Say what a store holds: axes, progress, failures, timings and a small table."""
+
+    store: Annotated[
+        tyro.conf.Positional[str], _option("STORE", "What a sweep has written.")
+    ]
+
+
+@dataclass(frozen=True)
+class Plot:
+    """Draw what a store holds, finished or not."""
+
+    store: Annotated[
+        tyro.conf.Positional[str], _option("STORE", "What a sweep has written.")
+    ]
+    variables: Annotated[
+        str | None,
+        _option(
+            "NAMES",
+            "Variables to draw, separated by commas.",
+            "the summary of a sweep by this command, or up to three variables",
+        ),
+    ] = None
+    figure: Annotated[
+        str | None,
+        _option(
+            "PATH",
+            "Where the figure goes: a .png, .pdf or .svg file.",
+            "beside the store, .png",
+        ),
+    ] = None

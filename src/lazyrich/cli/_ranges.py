@@ -1,4 +1,4 @@
-"""Axes written as text: `0:8`, `-8:8:33`, `0.001,0.1`."""
+"""Axes written as text: `0:8`, `-8:8:33`, `0.001:1:16:log`, `0.001,0.1`."""
 
 import math
 
@@ -7,8 +7,9 @@ def parse_axis(option: str, text: str) -> list[int] | list[float]:
     """The values of an axis.
 
     `a:b` is the integers a … b − 1, `a:b:n` is n values from a to b inclusive, evenly
-    spaced, and commas separate explicit values. Integers stay integers except in
-    `a:b:n`. A text that is none of these is a `ValueError` that names the option.
+    spaced, `a:b:n:log` the same evenly spaced in the logarithm, and commas separate
+    explicit values. Integers stay integers except in `a:b:n`. A text that is none of
+    these is a `ValueError` that names the option.
     """
     parts = text.strip().split(":")
     try:
@@ -18,12 +19,15 @@ def parse_axis(option: str, text: str) -> list[int] | list[float]:
             values: list[int] | list[float] = list(range(int(parts[0]), int(parts[1])))
         elif len(parts) == 3:
             values = _linear(float(parts[0]), float(parts[1]), int(parts[2]))
+        elif len(parts) == 4 and parts[3].strip() == "log":
+            values = _logarithmic(float(parts[0]), float(parts[1]), int(parts[2]))
         else:
             raise ValueError
     except ValueError:
         raise ValueError(
             f"{option}: {text!r} is no axis: write a:b (integers, b not included), "
-            "a:b:n (n ≥ 2 values from a to b inclusive) or values separated by commas."
+            "a:b:n (n ≥ 2 values from a to b inclusive), a:b:n:log (the same, evenly "
+            "spaced in the logarithm; a, b > 0) or values separated by commas."
         ) from None
     if not values:
         raise ValueError(f"{option}: {text!r} has no values: a:b needs a < b.")
@@ -60,3 +64,10 @@ def _linear(first: float, last: float, count: int) -> list[float]:
         first + i * step if i < half else last - (count - 1 - i) * step
         for i in range(count)
     ]
+
+
+def _logarithmic(first: float, last: float, count: int) -> list[float]:
+    if not (first > 0 and last > 0):
+        raise ValueError
+    middle = _linear(math.log(first), math.log(last), count)[1:-1]
+    return [first, *map(math.exp, middle), last]

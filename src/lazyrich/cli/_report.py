@@ -57,9 +57,7 @@ def table(ds: xr.Dataset) -> str:
     heads = ["λ", "half-time", "final excess", "kernel distance", ""]
     heads += [f"{name} − exact" for name in others]
     rows = [heads]
-    count = ds.sizes["lam"]
-    picked = np.unique(np.linspace(0, count - 1, min(count, ROWS)).round().astype(int))
-    for i in picked:
+    for i in picked(ds.sizes["lam"]):
         at = mean.isel(lam=i)
         distance = float(at["kernel_distance"])
         row = [
@@ -73,11 +71,6 @@ def table(ds: xr.Dataset) -> str:
             worst = ds["disagreement"].sel({"method": name}).isel(lam=i).max()
             row.append(_number(worst, ".1e"))
         rows.append(row)
-    widths = [max(len(row[column]) for row in rows) for column in range(len(heads))]
-    lines = [
-        "  ".join(word.rjust(width) for word, width in zip(row, widths, strict=True))
-        for row in rows
-    ]
     note = f"Means over scales and seeds, by {shown}"
     if others:
         note += "; worst max|L − L exact|/L(0) over them"
@@ -86,7 +79,25 @@ def table(ds: xr.Dataset) -> str:
             ".\nAt λ = 0 a start may lead to a saddle, where exact learning ends; "
             "simulations leave it by rounding, sooner or later"
         )
-    return "\n".join(["", *lines, f"{note}.", ""])
+    return "\n".join(["", *aligned(rows), f"{note}.", ""])
+
+
+def picked(count: int) -> list[int]:
+    """At most nine of `count` positions, evenly spread, the ends among them."""
+    return (
+        np.unique(np.linspace(0, count - 1, min(count, ROWS)).round())
+        .astype(int)
+        .tolist()
+    )
+
+
+def aligned(rows: list[list[str]]) -> list[str]:
+    """The rows of a table as lines, columns flush right."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return [
+        "  ".join(word.rjust(width) for word, width in zip(row, widths, strict=True))
+        for row in rows
+    ]
 
 
 def _leaves_saddle(ds: xr.Dataset) -> bool:

@@ -76,7 +76,11 @@ def prepare(options: Sweep) -> Plan:
         raise ValueError(f"--learning-rate must be > 0, but it is {rate}.")
     if options.rtol is not None and not 0 < options.rtol < 1:
         raise ValueError(f"--rtol must be between 0 and 1, but it is {options.rtol}.")
-    figure = _figure(options)
+    for name in ("chunk", "piece", "devices"):
+        value = getattr(options, name)
+        if value is not None and value < 1:
+            raise ValueError(f"--{name} must be ≥ 1, but it is {value}.")
+    figure = figure_path(options.figure, options.store)
     task, name = make_task(options)
     _check_batch(options, task)
     narrow = min(task.inputs, task.outputs)
@@ -85,14 +89,24 @@ def prepare(options: Sweep) -> Plan:
     return Plan(options, task, name, hidden, axes, times, rate, figure)
 
 
-def _figure(options: Sweep) -> Path | None:
-    if options.figure == "none":
+def figure_path(figure: str | None, store: str) -> Path | None:
+    """Where the figure goes: as asked for, or beside the store; None for none."""
+    if figure == "none":
         return None
-    store = Path(options.store)
-    figure = Path(options.figure) if options.figure else store.with_suffix(".png")
-    if figure.suffix not in (".png", ".pdf", ".svg"):
-        raise ValueError(f"--figure: {figure} must end in .png, .pdf or .svg.")
-    return figure
+    path = Path(figure) if figure else Path(store).with_suffix(".png")
+    if path.suffix not in (".png", ".pdf", ".svg"):
+        raise ValueError(f"--figure: {path} must end in .png, .pdf or .svg.")
+    return path
+
+
+def _devices(count: int | None) -> list[Any] | None:
+    """The first `count` local devices."""
+    if count is None:
+        return None
+    there = jax.local_devices()
+    if count > len(there):
+        raise ValueError(f"--devices: {count} were asked for, but {len(there)} exist.")
+    return there[:count]
 
 
 def _check_batch(options: Sweep, task: LinearTask) -> None:
@@ -176,6 +190,12 @@ def run(plan: Plan) -> int:
         dims={"excess": ("time",)},
         coords={"time": plan.times},
         store=options.store,
+        chunk_size=options.chunk,
+        piece=options.piece,
+        devices=_devices(options.devices),
+        executor=options.executor,
+        memory=options.memory,
+        overwrite=options.overwrite,
         progress=show,
     )
     ds = _add_disagreement(ds, plan)
@@ -190,10 +210,10 @@ def run(plan: Plan) -> int:
     if show:
         print(_report.table(ds))
     if plan.figure is not None:
-        from ..plots import summary
+        from ..plots import overview
 
         plan.figure.parent.mkdir(parents=True, exist_ok=True)
-        summary(ds).savefig(plan.figure, dpi=200)
+        overview(ds).savefig(plan.figure, dpi=200)
     if show:
         print(_report.ending(plan))
     return 0

@@ -10,7 +10,7 @@ from ._style import LAMBDA, colours, make_axes, plain, reference, require
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-_LABELS = {
+LABELS = {
     "half_time": r"half-time of the loss (units of $\tau$)",
     "kernel_distance": "kernel distance, start to end",
     "final_excess": r"final excess loss $L - L^*$",
@@ -21,19 +21,20 @@ REGIMES = (("lazy", 0.0), ("mixed", 0.1), ("rich", 0.5))
 """Names of the regimes, and the kernel distances from which they hold."""
 
 
-def phase(ds: xr.Dataset, variable: str, axes: Any = None) -> "Axes":
+def phase(ds: xr.Dataset, variable: str, axes: Any = None, *, x: str = "lam") -> "Axes":
     """A variable over λ: one curve a scale, the mean over seeds, by the exact method.
 
     The band spans the least and the greatest over the seeds. `variable` has the
-    dimension `lam`, and maybe `scale`, `seed` and `method` (the first method, if exact
+    dimension `x`, and maybe `scale`, `seed` and `method` (the first method, if exact
     is not among them). Positive values are drawn on a logarithmic axis. Kernel
     distances get the names of the regimes: lazy < 0.1 ≤ mixed < 0.5 ≤ rich.
 
     `ValueError` if the variable or its dimension is missing.
     """
-    data = reference(require(ds, variable, "lam"))
+    data = reference(require(ds, variable, x))
     axes = make_axes(axes)
-    scales = data["scale"].values if "scale" in data.dims else [None]
+    by_scale = x != "scale" and "scale" in data.dims
+    scales = data["scale"].values if by_scale else [None]
     for number, (scale, colour) in enumerate(
         zip(scales, colours(len(scales) + 1), strict=False)
     ):
@@ -41,12 +42,12 @@ def phase(ds: xr.Dataset, variable: str, axes: Any = None) -> "Axes":
         mean, low, high = one, one, one
         if "seed" in one.dims:
             mean, low, high = one.mean("seed"), one.min("seed"), one.max("seed")
-        lam = one["lam"].values
+        along = one[x].values
         axes.fill_between(
-            lam, low.values, high.values, color=colour, alpha=0.18, linewidth=0
+            along, low.values, high.values, color=colour, alpha=0.18, linewidth=0
         )
         axes.plot(
-            lam,
+            along,
             mean.values,
             color=colour,
             linestyle=_STYLES[number % len(_STYLES)],
@@ -55,8 +56,8 @@ def phase(ds: xr.Dataset, variable: str, axes: Any = None) -> "Axes":
             linewidth=1.2,
             label=None if scale is None else f"scale {plain(float(scale))}",
         )
-    axes.set_xlabel(LAMBDA)
-    axes.set_ylabel(_LABELS.get(variable, variable))
+    axes.set_xlabel(LAMBDA if x == "lam" else x)
+    axes.set_ylabel(LABELS.get(variable, variable))
     axes.margins(x=0.01)
     finite = data.values[np.isfinite(data.values)]
     if finite.size and (finite > 0).all():
