@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import xarray as xr
+from matplotlib.collections import QuadMesh
 from matplotlib.figure import Figure
 
 from lazyrich import plots
@@ -118,3 +119,57 @@ def test_what_is_missing_is_named(axes):
         plots.loss_curves(ds.drop_vars("excess"), axes)
     with pytest.raises(ValueError, match="no dimension `lam`"):
         plots.phase(ds.isel(lam=0), "half_time", axes)
+
+
+def test_a_map_has_logarithmic_axes_and_parts_the_regimes(axes):
+    lam, scale = np.linspace(-2.0, 2.0, 9), np.geomspace(1e-3, 1.0, 7)
+    values = np.exp(-np.abs(lam[:, None, None])) * np.ones((9, 7, 2))
+    values[0, 0] = np.nan
+    ds = xr.Dataset(
+        {"kernel_distance": (("lam", "scale", "seed"), values)},
+        {"lam": lam, "scale": scale, "seed": [0, 1]},
+    )
+    drawn = plots.phase_diagram(ds, "kernel_distance", axes)
+    assert (drawn.get_xscale(), drawn.get_yscale()) == ("linear", "log")
+    (mesh,) = [c for c in drawn.collections if isinstance(c, QuadMesh)]
+    shown = mesh.get_array()
+    assert shown is not None
+    assert shown.shape == (7, 9)
+    np.testing.assert_allclose(shown[3], values[:, 3, 0])
+    assert np.ma.getmaskarray(shown).sum() == 1
+    words = {text.get_text() for text in drawn.texts}
+    assert words == {"mixed | rich"}  # no distance is below 0.1
+
+
+@pytest.mark.parametrize(
+    ("dims", "panels", "maps"),
+    [
+        (("lam",), 2, 0),
+        (("lam", "scale", "seed"), 2, 2),
+        (("width", "seed"), 2, 0),
+        (("mode", "rate", "width"), 2, 2),
+    ],
+)
+def test_an_overview_of_any_sweep(dims, panels, maps, tmp_path):
+    sizes = {"lam": 5, "scale": 8, "seed": 2, "width": 4, "mode": 2, "rate": 3}
+    shape = [sizes[d] for d in dims]
+    coords = {d: 1.0 + np.arange(sizes[d]) for d in dims if d != "mode"}
+    coords |= {"mode": ["a", "b"]} if "mode" in dims else {}
+    y = np.arange(np.prod(shape), dtype=float).reshape(shape)
+    ds = xr.Dataset(
+        {"y": (dims, y), "z": (dims, y + 1.0), "n": (dims, y.astype(int))}, coords
+    )
+    figure = plots.overview(ds)
+    drawn = [a for a in figure.axes if a.get_xlabel()]
+    assert len(drawn) == panels
+    kinds = [c for a in drawn for c in a.collections if isinstance(c, QuadMesh)]
+    assert len(kinds) == maps
+    figure.savefig(tmp_path / "o.png")
+    assert len(plots.overview(ds, ["z"]).axes) == (2 if maps else 1)
+    with pytest.raises(ValueError, match="no `w`"):
+        plots.overview(ds, ["w"])
+
+
+def test_an_overview_needs_a_number_for_each_run():
+    with pytest.raises(ValueError, match="no variable"):
+        plots.overview(xr.Dataset({"name": ("lam", ["a"])}))

@@ -34,6 +34,45 @@ class Engine:
         self._own.close()
 
 
+def check_executor(executor: Any) -> None:
+    """Refuse what cannot run chunks, before anything else is done."""
+    if isinstance(executor, str):
+        return _check_address(executor)
+    if executor is None:
+        return None
+    if not callable(getattr(executor, "submit", None)):
+        raise TypeError(
+            f"`executor` must have `submit(function, *arguments)`, but it is "
+            f"{executor!r}."
+        )
+    context = getattr(executor, "_mp_context", None)
+    if context is not None and context.get_start_method() == "fork":
+        raise ValueError(
+            "`executor` forks its processes, which JAX does not survive: use "
+            "ProcessPoolExecutor(mp_context=multiprocessing.get_context('spawn'))."
+        )
+    return None
+
+
+def _check_address(address: str) -> None:
+    if address.startswith(THREADS):
+        count = address.removeprefix(THREADS)
+        if not count.isdigit() or int(count) < 1:
+            raise ValueError(
+                f"`executor`: {address!r} must be threads:// and a number of threads."
+            )
+        return
+    if not address.startswith(DASK):
+        raise ValueError(
+            f"`executor`: {address!r} must be dask://host:port, dask://local or "
+            "threads://N."
+        )
+    if importlib.util.find_spec("distributed") is None:
+        raise ImportError(
+            "`executor`: Dask is not installed: pip install 'lazyrich[distributed]'."
+        )
+
+
 def make_engine(executor: Any, workers: int) -> Engine:
     """Take an executor, connect to one by its address, or start threads.
 
@@ -46,11 +85,6 @@ def make_engine(executor: Any, workers: int) -> Engine:
     if executor is None:
         executor = own.enter_context(_Threads(workers))
         return Engine(executor, workers, remote=False, own=own)
-    if not callable(getattr(executor, "submit", None)):
-        raise TypeError(
-            f"`executor` must have `submit(function, *arguments)`, but it is "
-            f"{executor!r}."
-        )
     if callable(getattr(executor, "get_executor", None)):  # a Dask client
         count = sum(executor.nthreads().values())
         # Not pure: a task may be run again, and its result is on disk. A worker that
@@ -58,12 +92,6 @@ def make_engine(executor: Any, workers: int) -> Engine:
         executor = executor.get_executor(pure=False, retries=2)
     else:
         count = getattr(executor, "_max_workers", cores())
-    context = getattr(executor, "_mp_context", None)
-    if context is not None and context.get_start_method() == "fork":
-        raise ValueError(
-            "`executor` forks its processes, which JAX does not survive: use "
-            "ProcessPoolExecutor(mp_context=multiprocessing.get_context('spawn'))."
-        )
     remote = executor.submit(os.getpid).result() != os.getpid()
     return Engine(executor, max(int(count), 1), remote=remote, own=own)
 
@@ -78,21 +106,7 @@ class _Threads(ThreadPoolExecutor):
 def _connected(address: str, own: ExitStack) -> Any:
     """`threads://N`, `dask://host:port`, or `dask://local`: a process for each core."""
     if address.startswith(THREADS):
-        count = address.removeprefix(THREADS)
-        if not count.isdigit() or int(count) < 1:
-            raise ValueError(
-                f"`executor`: {address!r} must be threads:// and a number of threads."
-            )
-        return own.enter_context(_Threads(int(count)))
-    if not address.startswith(DASK):
-        raise ValueError(
-            f"`executor`: {address!r} must be dask://host:port, dask://local or "
-            "threads://N."
-        )
-    if importlib.util.find_spec("distributed") is None:
-        raise ImportError(
-            "`executor`: Dask is not installed: pip install 'lazyrich[distributed]'."
-        )
+        return own.enter_context(_Threads(int(address.removeprefix(THREADS))))
     from distributed import Client, LocalCluster
 
     where = address.removeprefix(DASK)

@@ -15,7 +15,7 @@ import xarray as xr
 from ._axes import Grid, make_grid
 from ._budget import Plan, cell_bytes, make_plan, parse_memory
 from ._chunks import Chunk, block_shape, blocks, default_piece, runs
-from ._engine import make_engine, pickled
+from ._engine import check_executor, make_engine, pickled
 from ._job import Job, trace
 from ._layout import create_store, find_store
 from ._loops import axis_order, trial_cells
@@ -112,6 +112,7 @@ def sweep(
         raise ValueError(f"`on_error` is 'record' or 'raise', but it is {on_error!r}.")
     _check_count("piece", piece)
     _check_count("chunk_size", chunk_size)
+    check_executor(executor)
     budget = parse_memory(memory)
     on = _devices(devices)
     grid = make_grid(axes)
