@@ -185,16 +185,37 @@ def _draw(
     return u, v, r, jax.random.normal(key_s, (min(inputs, hidden, outputs),), kind)
 
 
+SMALL = 16
+"""Rows up to which columns are made orthogonal without LAPACK."""
+
+
 def _orthogonal(key: PRNGKeyArray, rows: int, columns: int, after: Array) -> Array:
     """Haar-distributed orthonormal columns, computed once `after` is known.
 
     Batched LAPACK calls that run side by side can wait for each other for ever on a
-    CPU with few threads (jaxlib 0.10): a dependence in name keeps them in a row.
+    CPU with few threads (jaxlib 0.10): a dependence in name keeps them in a row, and
+    small matrices do without, so that two sweeps' pieces can run at a time.
     """
-    normal = jax.random.normal(key, (rows, columns), after.dtype) + 0 * after
-    q, r = jnp.linalg.qr(normal)
+    normal = jax.random.normal(key, (rows, columns), after.dtype)
+    if rows <= SMALL:
+        return _gram_schmidt(normal)
+    q, r = jnp.linalg.qr(normal + 0 * after)
     # With the signs of R's diagonal taken out, Q is uniform.
     return q * jnp.where(jnp.diagonal(r) < 0, -1.0, 1.0)[None]
+
+
+def _gram_schmidt(x: Array) -> Array:
+    """Orthonormal columns with the span of the first ones of x, each made twice."""
+
+    def column(i: Array, q: Array) -> Array:
+        v = x[:, i]
+        for _ in range(2):
+            # Between the passes, so that what is left is not lost to underflow.
+            v = v / jnp.sqrt(jnp.sum(v * v))
+            v = v - matmul(q, matmul(v, q))
+        return q.at[:, i].set(v / jnp.sqrt(jnp.sum(v * v)))
+
+    return jax.lax.fori_loop(0, x.shape[1], column, jnp.zeros_like(x))
 
 
 def _check_scalar(name: str, value: Array) -> None:
