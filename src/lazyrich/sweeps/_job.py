@@ -154,7 +154,9 @@ class Job:
         grid = self._template.grid
         for index in np.argwhere(failed):
             labels = grid.labels_at(tuple(index.tolist()))
-            fixed = {a.name: labels[a.name] for a in grid.static_axes}
+            fixed = {
+                c.name: labels[c.name] for a in grid.static_axes for c in a.columns
+            }
             if describe(fixed) in known:
                 continue
             if len(failures) == LISTED:

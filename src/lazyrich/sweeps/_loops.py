@@ -20,6 +20,8 @@ from ._axes import Grid
 GROUP = 16
 """Cells that wait for each other on a CPU. Per step, groups of 16 to 64 cost the same,
 groups of 8 a quarter more and single cells twice as much."""
+_ANY = ("reduce_or", "unvmap_any")
+"""How JAX and Equinox ask whether any member is left."""
 _BINS = 8
 _SHARE = 0.15
 """An axis that explains less than this share of the variance stays where it is."""
@@ -32,12 +34,15 @@ def waits(jaxpr: Any) -> bool:
     jaxpr = getattr(jaxpr, "jaxpr", jaxpr)
     for equation in jaxpr.eqns:
         name = equation.primitive.name
-        # Batching a loop of varying length makes its condition "any member is left".
-        if name == "while" and any(
-            e.primitive.name == "reduce_or"
-            for e in equation.params["cond_jaxpr"].jaxpr.eqns
-        ):
-            return True
+        # The condition of a batched loop of varying length has one value for each
+        # member, or is "any member is left" already.
+        if name == "while":
+            condition = equation.params["cond_jaxpr"]
+            condition = getattr(condition, "jaxpr", condition)
+            if condition.outvars[0].aval.shape or any(
+                e.primitive.name in _ANY for e in condition.eqns
+            ):
+                return True
         if any(map(waits, core.jaxprs_in_params(equation.params))):
             return True
     return False
