@@ -111,9 +111,11 @@ def _connected(address: str, own: ExitStack) -> Any:
 
     where = address.removeprefix(DASK)
     if where == "local":
-        # One thread to a process: XLA uses the others by itself. No dashboard.
-        options: dict[str, Any] = {"dashboard_address": None}
-        cluster = LocalCluster(n_workers=cores(), threads_per_worker=1, **options)
+        # One thread to a process: XLA uses the others by itself. The dashboard takes
+        # any free port: its own may belong to another cluster.
+        cluster = LocalCluster(
+            n_workers=cores(), threads_per_worker=1, dashboard_address=":0"
+        )
         own.callback(cluster.close)
         where = cluster.scheduler_address
     try:
