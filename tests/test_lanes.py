@@ -211,8 +211,7 @@ def test_gradients_through_a_scan_of_products():
 
 def primitives(jaxpr):
     """Names of all primitives, those of inner programs included."""
-    jaxpr = getattr(jaxpr, "jaxpr", jaxpr)
-    for equation in jaxpr.eqns:
+    for equation in getattr(jaxpr, "jaxpr", jaxpr).eqns:
         yield equation.primitive.name
         for inner in core.jaxprs_in_params(equation.params):
             yield from primitives(inner)

@@ -50,19 +50,12 @@ def client():
             threads_per_worker=1,
             processes=True,
             dashboard_address="127.0.0.1:0",
+            scheduler_kwargs={"dashboard": False},
             silence_logs=logging.CRITICAL,
         ) as cluster,
         distributed.Client(cluster) as client,
     ):
         yield client
-
-
-@pytest.fixture
-def spawned():
-    """Makes pools of one spawned process."""
-    spawn = multiprocessing.get_context("spawn")
-    with contextlib.ExitStack() as stack:
-        yield lambda: stack.enter_context(ProcessPoolExecutor(1, mp_context=spawn))
 
 
 @pytest.fixture(params=[False, True], ids=["memory", "store"])
@@ -225,16 +218,7 @@ def test_resume_computes_only_what_is_missing(client, tmp_path):
     assert not log.exists()
 
 
-def test_a_broken_pool_is_named_and_the_same_call_goes_on(spawned, kept, tmp_path):
-    flag = tmp_path / "killed"
-    told = r"BrokenProcessPool.*finished are kept.*same call computes the rest"
-    with pytest.raises(SweepError, match=told):
-        quiet(dying(flag), executor=spawned(), **kept)
-    ds = quiet(dying(flag), executor=spawned(), **kept)
-    xr.testing.assert_equal(ds, quiet())
-
-
-def test_chunks_finished_before_a_pool_broke_are_kept(spawned, tmp_path):
+def test_a_broken_pool_is_named_and_its_finished_chunks_are_kept(tmp_path):
     log, store = tmp_path / "log", tmp_path / "s.zarr"
     axes = {"lam": AXES["lam"], "seed": range(4)}  # 9 chunks, of one piece each
 
@@ -244,12 +228,17 @@ def test_chunks_finished_before_a_pool_broke_are_kept(spawned, tmp_path):
         if log.stat().st_size == 5:
             os.kill(os.getpid(), signal.SIGKILL)
 
-    with pytest.raises(SweepError, match="finished are kept"):
-        quiet(on_host(die), axes, executor=spawned(), store=store)
-    assert np.sum(zarr.open_array(store / "done")[:]) == 4
-    ds = quiet(on_host(die), axes, executor=spawned(), store=store)
+    def attempt():
+        spawn = multiprocessing.get_context("spawn")
+        with ProcessPoolExecutor(1, mp_context=spawn) as pool:
+            return quiet(on_host(die), axes, executor=pool, store=store)
+
+    told = r"BrokenProcessPool.*finished are kept.*same call computes the rest"
+    with pytest.raises(SweepError, match=told):
+        attempt()
+    assert zarr.open_array(store / "done")[:].sum() == 4
+    xr.testing.assert_equal(attempt(), quiet(axes=axes))
     assert log.stat().st_size == 10
-    xr.testing.assert_equal(ds, quiet(axes=axes))
 
 
 def test_no_scheduler_is_said_in_one_line(monkeypatch):

@@ -73,10 +73,11 @@ class Job:
         return sum(c.cells for c in self._chunks if self._done[c.number])
 
     def _failed_before(self) -> int:
-        if not self._done.any():
+        if not isinstance(self._results, Store):
             return 0
-        status = self._results.status()
-        done = [status[c.region] for c in self._chunks if self._done[c.number]]
+        # Chunk by chunk: what is damaged and to be computed anew cannot be read.
+        store, there = self._results, [c for c in self._chunks if self._done[c.number]]
+        done = [store.status_of(chunk) for chunk in there]
         return int(sum((s > Status.not_reached).sum() for s in done))
 
     def run(
