@@ -1,4 +1,6 @@
-"""What people use instead."""
+"""What people use instead. PyTorch is imported where it is used: it may be absent."""
+
+from importlib import import_module
 
 import numpy as np
 from scipy.integrate import solve_ivp
@@ -21,7 +23,7 @@ def lsoda(w1, w2, sigma, times, rtol: float, atol: float):
 
 def torch_sgd_loop(w1, w2, x, y, draws, rate):
     """W2W1 after SGD in PyTorch, one member: `draws` (steps, batch) are its samples."""
-    import torch
+    torch = import_module("torch")
 
     a, b, x, y = (
         torch.tensor(np.asarray(v), requires_grad=i < 2)
@@ -39,8 +41,8 @@ def torch_sgd_loop(w1, w2, x, y, draws, rate):
 
 def torch_sgd_vmapped(w1s, w2s, x, y, draws, rate):
     """The same for all members by `torch.func`; draws (steps, members, batch)."""
-    import torch
-    from torch.func import grad, vmap
+    torch = import_module("torch")
+    grad, vmap = torch.func.grad, torch.func.vmap
 
     a, b, x, y = (torch.tensor(np.asarray(v)) for v in (w1s, w2s, x, y))
     draws = torch.tensor(np.asarray(draws), dtype=torch.long)
@@ -59,8 +61,7 @@ def torch_sgd_vmapped(w1s, w2s, x, y, draws, rate):
 
 def torch_flow(w1s, w2s, sigma, times, rtol: float, atol: float):
     """W2W1 (members, times, …) by torchdiffeq's dopri5, one system of all members."""
-    import torch
-    from torchdiffeq import odeint
+    torch, odeint = import_module("torch"), import_module("torchdiffeq").odeint
 
     a, b, target = (torch.tensor(np.asarray(v)) for v in (w1s, w2s, sigma))
 
