@@ -111,10 +111,13 @@ def _connected(address: str, own: ExitStack) -> Any:
 
     where = address.removeprefix(DASK)
     if where == "local":
-        # One thread to a process: XLA uses the others by itself. The dashboard takes
-        # any free port: its own may belong to another cluster.
+        # One thread to a process: XLA uses the others by itself. Its own port
+        # may belong to another cluster, and no other machine may look in.
         cluster = LocalCluster(
-            n_workers=cores(), threads_per_worker=1, dashboard_address=":0"
+            n_workers=cores(),
+            threads_per_worker=1,
+            dashboard_address="127.0.0.1:0",
+            scheduler_kwargs={"dashboard": False},
         )
         own.callback(cluster.close)
         where = cluster.scheduler_address
