@@ -133,6 +133,7 @@ def _create_coord(group: zarr.Group, name: str, dim: str, values: np.ndarray) ->
         name,
         shape=values.shape,
         dtype="str" if text else values.dtype,
+        compressors=[ZstdCodec(), Crc32cCodec()],
         dimension_names=(dim,),
     )
     array[:] = values.astype(object) if text else values
