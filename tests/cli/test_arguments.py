@@ -1,5 +1,6 @@
 """Arguments: what is understood, and one clear line for what is not."""
 
+import re
 import subprocess
 import sys
 
@@ -229,3 +230,13 @@ def test_logarithmic_axes_keep_their_ends():
     for text in ("0:1:5:log", "-1:1:5:log", "1:2:1:log", "1:2:3:lin", "1:2:3:log:4"):
         with pytest.raises(ValueError, match="a:b:n:log"):
             parse_axis("--scale", text)
+
+
+def test_it_is_a_module_too():
+    done = subprocess.run(
+        [sys.executable, "-m", "lazyrich", "--version"],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert re.fullmatch(r"lazyrich \d+\.\d+\.\d+\n", done.stdout)

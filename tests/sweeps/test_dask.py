@@ -162,7 +162,7 @@ def test_a_closure_reaches_the_workers(client):
         np.testing.assert_array_equal(ds["y"], [[1, 2, 3], [2, 3, 4]])
 
 
-def test_a_cell_that_cannot_be_sent_is_refused(client, kept):
+def test_a_cell_that_cannot_be_sent_is_refused(client, kept, tmp_path):
     lock = threading.Lock()
 
     def cell(x):
@@ -171,6 +171,7 @@ def test_a_cell_that_cannot_be_sent_is_refused(client, kept):
 
     with pytest.raises(TypeError, match=r"cannot be sent there.*lock"):
         quiet(cell, {"x": [1.0]}, executor=client, **kept)
+    assert not list(tmp_path.iterdir())
 
 
 def test_raise_names_the_labels(client, kept):

@@ -5,7 +5,7 @@ import os
 import pickle
 import time
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from contextlib import ExitStack
 from typing import Any
 
@@ -71,6 +71,14 @@ def _check_address(address: str) -> None:
         raise ImportError(
             "`executor`: Dask is not installed: pip install 'lazyrich[distributed]'."
         )
+
+
+def is_remote(executor: Any) -> bool:
+    """Whether an executor is known to run in other processes without asking it."""
+    if isinstance(executor, str):
+        return executor.startswith(DASK)
+    known = isinstance(executor, ProcessPoolExecutor)
+    return known or callable(getattr(executor, "get_executor", None))
 
 
 def make_engine(executor: Any, workers: int) -> Engine:

@@ -2,9 +2,11 @@
 
 import json
 import os
+import re
 import shutil
+import time
 import uuid
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +22,8 @@ ATTRIBUTE = "lazyrich"
 """The group's and the Dataset's attribute: one JSON string."""
 DONE = "done"
 """The array that says which chunks are written."""
+STALE = 3600.0
+"""Seconds after which what is half-written belongs to nobody."""
 
 
 def find_store(path: str | os.PathLike[str], overwrite: bool) -> tuple[Path, bool]:
@@ -30,11 +34,21 @@ def find_store(path: str | os.PathLike[str], overwrite: bool) -> tuple[Path, boo
     if not folder.exists() or (folder.is_dir() and not any(folder.iterdir())):
         return folder, False
     if not is_store(folder) and not (overwrite and was_store(folder)):
+        if was_store(folder):
+            raise ValueError(lost(folder, folder / "zarr.json", "it is damaged"))
         raise ValueError(
             f"`store`: {folder} exists and was not written by `lr.sweep`: choose "
             "another path."
         )
     return folder, True
+
+
+def lost(folder: Path, file: Path, why: object) -> str:
+    """What to say of a store whose description cannot be read."""
+    return (
+        f"`store`: {file} does not describe {folder} any more ({why}). Restore that "
+        "file, or start anew with `overwrite=True`."
+    )
 
 
 def is_store(folder: Path) -> bool:
@@ -68,6 +82,7 @@ def create_store(
     aside = path.with_name(f"{path.name}.{uuid.uuid4().hex[:12]}.partial")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
+        _clear_away(path)
         _lay_out(aside, template, block, len(chunks), record)
         if overwrite and path.exists():
             old = aside.with_suffix(".old")
@@ -82,6 +97,23 @@ def create_store(
             error.errno,
             f"`store`: {path} cannot be created ({error.strerror or error})",
         ) from error
+
+
+def _clear_away(path: Path) -> None:
+    """Remove layouts that were killed before they were moved into place."""
+    name = re.compile(re.escape(path.name) + r"\.[0-9a-f]{12}\.(partial|old)")
+    for old in path.parent.iterdir():
+        if name.fullmatch(old.name) and time.time() - old.stat().st_mtime > STALE:
+            shutil.rmtree(old, ignore_errors=True)
+
+
+def labels(template: Template) -> Iterator[tuple[str, str, np.ndarray]]:
+    """Every coordinate: its name, its dimension, its values."""
+    for axis in template.grid.axes:
+        for column in axis.columns:
+            yield column.name, axis.name, column.labels
+    for name, values in template.coords.items():
+        yield name, name, values
 
 
 def _lay_out(
@@ -111,11 +143,8 @@ def _lay_out(
             dimension_names=grid.names + output.dims,
             attributes=attributes | ({"coordinates": extra} if extra else {}),
         )
-    for axis in grid.axes:
-        for column in axis.columns:
-            _create_coord(group, column.name, axis.name, column.labels)
-    for name, values in template.coords.items():
-        _create_coord(group, name, name, values)
+    for coord in labels(template):
+        create_coord(group, *coord)
     group.create_array(
         DONE,
         shape=(chunks,),
@@ -127,7 +156,15 @@ def _lay_out(
     )
 
 
-def _create_coord(group: zarr.Group, name: str, dim: str, values: np.ndarray) -> None:
+def create_coord(
+    group: zarr.Group,
+    name: str,
+    dim: str,
+    values: np.ndarray,
+    *,
+    overwrite: bool = False,
+) -> None:
+    """Write labels, with a checksum; no file means damage, so zeros are written too."""
     text = values.dtype.kind == "U"
     array = group.create_array(
         name,
@@ -135,5 +172,7 @@ def _create_coord(group: zarr.Group, name: str, dim: str, values: np.ndarray) ->
         dtype="str" if text else values.dtype,
         compressors=[ZstdCodec(), Crc32cCodec()],
         dimension_names=(dim,),
+        config={"write_empty_chunks": True},
+        overwrite=overwrite,
     )
     array[:] = values.astype(object) if text else values

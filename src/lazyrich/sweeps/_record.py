@@ -21,6 +21,20 @@ from ._template import Template
 
 PACKAGES = ("lazyrich", "jax", "jaxlib", "equinox", "diffrax", "optax")
 """Packages that decide the bits of a result."""
+FORM = {
+    "config": dict,
+    "piece": int,
+    "chunk_size": int,
+    "order": list,
+    "memory": dict,
+    "messages": dict,
+    "runs": list,
+    "axis": dict,
+    "output": dict,
+    "coordinate": dict,
+    "cell": dict,
+}
+"""What a record, or its configuration, must hold before it is relied on."""
 
 
 def new_record(
@@ -52,6 +66,28 @@ def new_record(
         "failures": [],
         "remedies": {},
     }
+
+
+def read_record(text: Any) -> dict[str, Any]:
+    """The record of a store from its attribute; `ValueError` if it has another form."""
+    record = json.loads(str(text))
+    if not isinstance(record, dict):
+        raise ValueError("the sweep's record is no JSON object")
+    config = record.get("config")
+    parts = {**record, **(config if isinstance(config, dict) else {})}
+    for name, kind in FORM.items():
+        if not isinstance(parts.get(name), kind):
+            raise ValueError(f"the sweep's record has no proper {name!r}")
+    return record
+
+
+def label_names(config: Mapping[str, Any]) -> list[str]:
+    """Every coordinate of a configuration: labels of axes, and of outputs' own."""
+    names: list[str] = []
+    for axis, facts in config["axis"].items():
+        zipped = all(isinstance(value, Mapping) for value in facts.values())
+        names += list(facts) if zipped else [axis]
+    return [*names, *config["coordinate"]]
 
 
 def configuration(

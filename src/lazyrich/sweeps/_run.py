@@ -15,7 +15,7 @@ import xarray as xr
 from ._axes import Grid, make_grid
 from ._budget import Plan, cell_bytes, make_plan, parse_memory
 from ._chunks import Chunk, block_shape, blocks, default_piece, runs
-from ._engine import check_executor, make_engine, pickled
+from ._engine import check_executor, is_remote, make_engine, pickled
 from ._job import Job, trace
 from ._layout import create_store, find_store
 from ._loops import axis_order, trial_cells
@@ -150,8 +150,10 @@ def sweep(
                 platform=platform,
             )
 
+        # Before a store is laid out: a cell may refuse.
+        sent = pickled((cell, grid)) if is_remote(executor) else b""
         if existing is not None:
-            work = _continued(existing, grid, plan, bar)
+            work = _continued(existing, template, plan, bar)
         else:
             work = _begun(path, template, config, plan(), overwrite)
             bar.say(work.plan.words(piece))
@@ -160,7 +162,8 @@ def sweep(
         )
         bar.begin(job.cells_done())
         with make_engine(executor, work.plan.workers) as engine:
-            sent = pickled((cell, grid)) if engine.remote else b""
+            if engine.remote and not sent:
+                sent = pickled((cell, grid))
             job.run(engine, on, sent, bar)
         listed = job.conclude(failures)
     if listed:
@@ -206,11 +209,13 @@ def _begun(
 
 
 def _continued(
-    store: Store, grid: Grid, plan: Callable[[], Plan], bar: Progress
+    store: Store, template: Template, plan: Callable[[], Plan], bar: Progress
 ) -> _Work:
-    store.grid = grid
+    store.grid = grid = template.grid
     block = block_shape(grid.traced_shape, int(store.record["chunk_size"]))
     chunks = blocks(grid, block)
+    if lost := store.restore(template):
+        bar.say(f"The labels {', '.join(lost)} were damaged in {store.path}: restored.")
     if damaged := store.repair(chunks):
         noun = "chunk was" if damaged == 1 else "chunks were"
         bar.say(f"{damaged} {noun} damaged in {store.path}: computed anew.")

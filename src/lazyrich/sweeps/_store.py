@@ -22,13 +22,11 @@ import zarr
 from ..trajectory import Status
 from ._axes import Grid
 from ._chunks import Chunk
-from ._layout import ATTRIBUTE, DONE
+from ._layout import ATTRIBUTE, DONE, STALE, create_coord, labels, lost
 from ._open import open_store
 from ._program import Outputs
-from ._record import disagreement, merged
-
-STALE = 3600.0
-"""Seconds after which a half-written file of a chunk belongs to nobody."""
+from ._record import disagreement, merged, read_record
+from ._template import Template
 
 
 class Store:
@@ -42,13 +40,12 @@ class Store:
         self.path, self.grid = path, grid
         try:
             self.group = zarr.open_group(path, mode="r+")
-            self.record: dict[str, Any] = json.loads(str(self.group.attrs[ATTRIBUTE]))
+            self.record = read_record(self.group.attrs[ATTRIBUTE])
         except (ValueError, KeyError) as error:
-            raise ValueError(
-                f"`store`: the description of {path} (zarr.json) cannot be read: "
-                f"{error}. Restore that file, or start anew with `overwrite=True`."
-            ) from error
-        self._arrays: dict[str, zarr.Array] = {}
+            raise ValueError(lost(path, path / "zarr.json", error)) from error
+        # Before anything is judged: a lost description is no damage to the chunks.
+        names = dict.fromkeys([*self.record["config"]["output"], "status", DONE])
+        self._arrays = {name: self._open(name) for name in names}
 
     def agree(self, config: Mapping[str, Any]) -> None:
         """Refuse to go on with a sweep that is not the one in the store."""
@@ -62,11 +59,11 @@ class Store:
 
     def done(self) -> np.ndarray:
         """Which chunks are written, bool (chunks,)."""
-        return np.asarray(self._array(DONE)[:], dtype=bool)
+        return np.asarray(self._arrays[DONE][:], dtype=bool)
 
     def is_done(self, chunk: Chunk) -> bool:
         """Whether this chunk is written by now, by whichever process."""
-        return bool(np.asarray(self._array(DONE)[chunk.number]))
+        return bool(np.asarray(self._arrays[DONE][chunk.number]))
 
     def write(self, chunk: Chunk, results: Outputs) -> None:
         """Write one chunk's variables, each array (cells, …), as they are counted."""
@@ -78,20 +75,20 @@ class Store:
                 own = array.shape[1:]
                 whole = tuple(slice(0, n) for n in own)
                 block = grid.on_axes(array, lengths, own)
-                self._array(name)[chunk.region + whole] = block
+                self._arrays[name][chunk.region + whole] = block
 
     def mark(self, chunk: Chunk) -> None:
         """Count this chunk as computed: only after its data are written."""
         with self._writing():
-            self._array(DONE)[chunk.number] = True
+            self._arrays[DONE][chunk.number] = True
 
     def status_of(self, chunk: Chunk) -> np.ndarray:
         """The status of a chunk's cells, flat."""
-        return np.asarray(self._array("status")[chunk.region]).ravel()
+        return np.asarray(self._arrays["status"][chunk.region]).ravel()
 
     def status(self) -> np.ndarray:
         """The status of every cell, in the shape of the axes."""
-        return np.asarray(self._array("status")[...])
+        return np.asarray(self._arrays["status"][...])
 
     def repair(self, chunks: Sequence[Chunk]) -> int:
         """Read everything that counts as written; what is damaged counts no more.
@@ -99,15 +96,36 @@ class Store:
         Returns how many chunks were damaged. Whole ones are left as they are.
         """
         self._sweep_up()
-        try:
-            done = self.done()
-        except (ValueError, RuntimeError, OSError):
-            done = self._done_one_by_one(len(chunks))
-        damaged = [c for c in chunks if done[c.number] and not self._is_whole(c)]
+        done, damaged = self._marks(len(chunks))
+        damaged += [
+            c.number for c in chunks if done[c.number] and not self._is_whole(c)
+        ]
         with self._writing():
-            for chunk in damaged:
-                self._array(DONE)[chunk.number] = False
+            for number in damaged:
+                self._arrays[DONE][number] = False
         return len(damaged)
+
+    def restore(self, template: Template) -> list[str]:
+        """Write labels anew that are lost or damaged, and name them.
+
+        The configuration says that they are those of the template.
+        """
+        found: list[str] = []
+        for name, dim, values in labels(template):
+            try:
+                array = self._open(name)
+                there = array.nchunks_initialized == array.nchunks
+                nan = values.dtype.kind in "fc"
+                if there and np.array_equal(
+                    np.asarray(array[:]), values, equal_nan=nan
+                ):
+                    continue
+            except (ValueError, RuntimeError, OSError):
+                pass
+            found.append(name)
+            with self._writing():
+                create_coord(self.group, name, dim, values, overwrite=True)
+        return found
 
     def dataset(self) -> xr.Dataset:
         """The Dataset, read from disk when it is used."""
@@ -116,18 +134,22 @@ class Store:
     def save_record(self) -> None:
         """Write the record of how the sweep was made, with what others added to it."""
         self.group = zarr.open_group(self.path, mode="r+")
-        there = json.loads(str(self.group.attrs[ATTRIBUTE]))
+        there = read_record(self.group.attrs[ATTRIBUTE])
         self.record = merged(there, self.record)
+        if self.record == there:
+            return  # the folder may be read-only by now
         with self._writing():
             self.group.attrs[ATTRIBUTE] = json.dumps(self.record)
 
-    def _array(self, name: str) -> zarr.Array:
-        if name not in self._arrays:
+    def _open(self, name: str) -> zarr.Array:
+        try:
             array = self.group[name]
-            assert isinstance(array, zarr.Array)
-            # A chunk of fill values is written too: no file means damage.
-            self._arrays[name] = array.with_config({"write_empty_chunks": True})
-        return self._arrays[name]
+        except (ValueError, KeyError, TypeError) as error:
+            file = self.path / name / "zarr.json"
+            raise ValueError(lost(self.path, file, error)) from error
+        assert isinstance(array, zarr.Array)
+        # A chunk of fill values is written too: no file means damage.
+        return array.with_config({"write_empty_chunks": True})
 
     @contextmanager
     def _writing(self) -> Iterator[None]:
@@ -150,7 +172,7 @@ class Store:
             if (self.status_of(chunk) == Status.pending).any():
                 return False
             for name in names:
-                array = self._array(name)
+                array = self._arrays[name]
                 if not self._file(array, chunk).exists():
                     return False
                 array[chunk.region]
@@ -164,15 +186,18 @@ class Store:
         index = [str(s.start // size) for s, size in pairs] + ["0"] * rest
         return self.path / array.path.strip("/") / "/".join(["c", *index])
 
-    def _done_one_by_one(self, count: int) -> np.ndarray:
-        done = np.zeros(count, dtype=bool)
+    def _marks(self, count: int) -> tuple[np.ndarray, list[int]]:
+        """Which chunks are marked, and those whose mark is damaged."""
+        try:
+            return self.done(), []
+        except (ValueError, RuntimeError, OSError):
+            done, damaged = np.zeros(count, dtype=bool), []
         for number in range(count):
             try:
-                done[number] = np.asarray(self._array(DONE)[number])
+                done[number] = np.asarray(self._arrays[DONE][number])
             except (ValueError, RuntimeError, OSError):
-                with self._writing():
-                    self._array(DONE)[number] = False
-        return done
+                damaged.append(number)
+        return done, damaged
 
     def _sweep_up(self) -> None:
         """Remove what writers that were killed long ago left half-written."""
