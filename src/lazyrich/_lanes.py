@@ -34,6 +34,13 @@ def product(a: Float[Array, "... m k"], b: Float[Array, "... k n"]) -> Array:
     return matmul(a, b)
 
 
+def lane_product(
+    a: Float[Array, "m k *lanes"], b: Float[Array, "k n *lanes"]
+) -> Float[Array, "m n *lanes"]:
+    """a @ b where the lanes are the last axes of the arrays, one product for each."""
+    return _product_p.bind(a, b)
+
+
 # The primitive takes a (m, k, *lanes) and b (k, n, *lanes), one product for each lane.
 
 
@@ -64,7 +71,8 @@ def _abstract(a: Any, b: Any) -> Any:
     return jax.core.ShapedArray((a.shape[0], b.shape[1], *a.shape[2:]), a.dtype)
 
 
-def _turned(x: Array) -> Array:
+def turned(x: Float[Array, "m n *lanes"]) -> Float[Array, "n m *lanes"]:
+    """Every lane's transpose."""
     return jnp.swapaxes(x, 0, 1)
 
 
@@ -92,8 +100,8 @@ for _platform, _rule in (("cpu", _side_by_side), (None, _one_by_one)):
     )
 ad.defbilinear(
     _product_p,
-    lambda slope, a, b: _product_p.bind(slope, _turned(b)),
-    lambda slope, a, b: _product_p.bind(_turned(a), slope),
+    lambda slope, a, b: _product_p.bind(slope, turned(b)),
+    lambda slope, a, b: _product_p.bind(turned(a), slope),
 )
 batching.primitive_batchers[_product_p] = _batch
 

@@ -6,13 +6,13 @@ from jax.lax import Precision
 from jax.scipy.linalg import solve_triangular
 from jaxtyping import Array, Float
 
-from .._arrays import matmul
-from .._arrays import transpose as _t
+from .._lanes import lane_product, turned
 
 SMALL = 10
 """Up to this many columns Gram–Schmidt over the batch beats LAPACK."""
 
 
+@jax.custom_jvp
 def orthonormal_columns(
     x: Float[Array, "rows cols *lanes"],
     weights: Float[Array, "rows *lanes"],
@@ -27,6 +27,48 @@ def orthonormal_columns(
     if x.shape[1] <= SMALL:
         return _gram_schmidt(x, weights, squares)
     return _by_qr(x, weights, squares)
+
+
+@orthonormal_columns.defjvp
+def _orthonormal_columns_jvp(primals, tangents):
+    x, weights, squares = primals
+    dx, dweights, dsquares = tangents
+    y, t = orthonormal_columns(x, weights, squares)
+    # TᵀdM T, by y = xT, so that every term is polynomial in what is known.
+    dy = lane_product(dx, t)
+    half = lane_product(turned(dy), weights[:, None] * y)
+    change = half + turned(half)
+    change += lane_product(turned(y), dweights[:, None] * y)
+    change += lane_product(turned(t), dsquares[:, None] * t)
+    followed, dt = _follow(y, t, change)
+    return (y, t), (dy + followed, dt)
+
+
+@jax.custom_jvp
+def with_change(
+    y: Float[Array, "rows cols *lanes"],
+    t: Float[Array, "cols cols *lanes"],
+    change: Float[Array, "cols cols *lanes"],
+) -> tuple[Float[Array, "rows cols *lanes"], Float[Array, "cols cols *lanes"]]:
+    """(xT, T) where M has changed by `change`, which is 0 and only moves."""
+    del change
+    return y, t
+
+
+@with_change.defjvp
+def _with_change_jvp(primals, tangents):
+    dy, dt, change = tangents
+    y, t = with_change(*primals)
+    followed = _follow(y, t, lane_product(turned(t), lane_product(change, t)))
+    return (y, t), (dy + followed[0], dt + followed[1])
+
+
+def _follow(y, t, change):
+    """How xT and T move with M alone, from TᵀdM T."""
+    cols = t.shape[0]
+    upper = jnp.triu(jnp.ones((cols, cols), t.dtype)) - 0.5 * jnp.eye(cols)
+    triangle = upper.astype(t.dtype).reshape(cols, cols, *(1,) * (t.ndim - 2)) * change
+    return -lane_product(y, triangle), -lane_product(t, triangle)
 
 
 def _gram_schmidt(x, weights, squares):
@@ -62,7 +104,6 @@ def _sum_rows(x: Array) -> Array:
     )[0]
 
 
-@jax.custom_jvp
 def _stored(x: Array, squares: Array) -> Array:
     """x, which XLA then computes once and not anew in every use.
 
@@ -78,11 +119,6 @@ def _stored(x: Array, squares: Array) -> Array:
         return ~carry[0], carry[1] + carry[1]
 
     return jax.lax.while_loop(condition, body, (never, x))[1]
-
-
-@_stored.defjvp
-def _stored_jvp(primals, tangents):
-    return _stored(*primals), tangents[0]
 
 
 def _by_qr(x, weights, squares):
@@ -102,37 +138,14 @@ def _by_qr(x, weights, squares):
     )
 
 
-def _eye(x: Float[Array, "*lanes rows cols"]) -> Float[Array, "..."]:
-    eye = jnp.eye(x.shape[-1], dtype=x.dtype)
-    return eye.reshape((1,) * (x.ndim - 2) + eye.shape)
-
-
-@jax.custom_jvp
 def _factor(
     squares: Float[Array, "*lanes cols"],
     weights: Float[Array, "*lanes rows"],
     x: Float[Array, "*lanes rows cols"],
 ) -> Float[Array, "*lanes cols cols"]:
     """Upper R, diagonal > 0, with RᵀR = diag(squares) + xᵀ diag(weights) x."""
-    diagonal = jnp.sqrt(squares)[..., None] * _eye(x)
+    diagonal = jnp.sqrt(squares)[..., None] * jnp.eye(x.shape[-1], dtype=x.dtype)
     stack = jnp.concatenate([diagonal, jnp.sqrt(weights)[..., None] * x], axis=-2)
     r = jnp.linalg.qr(stack, mode="r")
     sign = jnp.where(jnp.diagonal(r, axis1=-2, axis2=-1) < 0, -1.0, 1.0)
     return sign[..., None] * r
-
-
-@_factor.defjvp
-def _factor_jvp(primals, tangents):
-    # The derivative of the Cholesky factor of the sum: unlike that of the QR it is
-    # polynomial in the arguments, hence finite at weights = 0 (t = 0).
-    squares, weights, x = primals
-    dsquares, dweights, dx = tangents
-    r = _factor(squares, weights, x)
-    half = matmul(_t(weights[..., None] * x), dx)
-    moved = matmul(_t(dweights[..., None] * x), x)
-    eye = _eye(x)
-    dsum = dsquares[..., None] * eye + half + _t(half) + moved
-    inner = solve_triangular(r, dsum, trans="T")
-    inner = solve_triangular(r, _t(inner), trans="T")
-    upper = jnp.triu(inner) - 0.5 * inner * eye
-    return r, matmul(upper, r)

@@ -18,7 +18,7 @@ from jax.lax import Precision
 from jaxtyping import Array, Float
 
 from ._blocks import Rows, in_blocks
-from ._columns import SMALL, orthonormal_columns
+from ._columns import SMALL, orthonormal_columns, with_change
 from ._prepare import Form, Prepared
 
 _ELEMENTS = {4: 4_000, 8: 15_000}
@@ -28,28 +28,6 @@ numbers, and most of all in float32, takes much longer."""
 
 _LARGE = 8_000_000
 """The same where LAPACK does the work, which wants many matrices at once."""
-
-
-@jax.custom_jvp
-def _with_unseen(y, t, change):
-    """(xT, T) where M has changed by `change`, which is 0."""
-    return y, t
-
-
-@_with_unseen.defjvp
-def _with_unseen_jvp(primals, tangents):
-    dy, dt, dm = tangents
-    y, t = _with_unseen(*primals)
-    inner = jnp.einsum("iact,ijct,jbct->abct", t, dm, t, precision=Precision.HIGHEST)
-    eye = jnp.eye(t.shape[0], dtype=t.dtype)[:, :, None, None]
-    ones = jnp.triu(jnp.ones_like(eye[:, :, 0, 0]))[:, :, None, None]
-    triangle = inner * (ones - 0.5 * eye)
-
-    def less(d, x):
-        move = jnp.einsum("iact,abct->ibct", x, triangle, precision=Precision.HIGHEST)
-        return d - move
-
-    return (y, t), (less(dy, y), less(dt, t))
 
 
 def decay(rate: Array, t: Array) -> Array:
@@ -151,7 +129,7 @@ def moment(times: Float[Array, "cell times"], form: Form) -> Moment:
     if m < form.basis.shape[1]:
         k = form.sizes.shape[1] - 1
         sides = grown[k][:, None] * grown[k][None]
-        y, t = _with_unseen(y, t, area[k][None, None] * sides * lanes(form.unseen))
+        y, t = with_change(y, t, area[k][None, None] * sides * lanes(form.unseen))
     return Moment(grown, area[:m], shown, y, t)
 
 
