@@ -34,12 +34,12 @@ def _orthonormal_columns_jvp(primals, tangents):
     x, weights, squares = primals
     dx, dweights, dsquares = tangents
     y, t = orthonormal_columns(x, weights, squares)
-    # TᵀdM T, by y = xT, so that every term is polynomial in what is known.
+    # Half of TᵀdM T, by y = xT, so that every term is polynomial in what is known.
     dy = lane_product(dx, t)
-    half = lane_product(turned(dy), weights[:, None] * y)
+    moved = weights[:, None] * dy + 0.5 * dweights[:, None] * y
+    half = lane_product(turned(y), moved)
+    half += lane_product(turned(t), 0.5 * dsquares[:, None] * t)
     change = half + turned(half)
-    change += lane_product(turned(y), dweights[:, None] * y)
-    change += lane_product(turned(t), dsquares[:, None] * t)
     followed, dt = _follow(y, t, change)
     return (y, t), (dy + followed, dt)
 

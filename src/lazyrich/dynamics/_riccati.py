@@ -139,15 +139,13 @@ def to_layers(
     Float[Array, "cell times hidden inputs"], Float[Array, "cell times outputs hidden"]
 ]:
     """From the eigenbasis and the rotated hidden basis to W1 and W2."""
-    if rows.shape[1] > SMALL:
-        columns = jnp.moveaxis(apply(basis, rows), 1, 0)
-    else:  # column by column no operand needs a transposition
-        columns = jnp.stack([apply(basis, rows[:, j]) for j in range(rows.shape[1])])
-    q = apply(rotation, columns)
-    return (
-        jnp.transpose(q[:, :split], (2, 3, 0, 1)),
-        jnp.transpose(q[:, split:], (2, 3, 1, 0)),
-    )
+    # The hidden basis first, on the fewer rows; then one product whose result has the
+    # layers' own order: transpositions would cost more than it.
+    turned = apply(rotation, jnp.swapaxes(rows, 0, 1))
+    axes = (((1,), (2,)), ((2,), (0,)))
+    q = jax.lax.dot_general(turned, basis, axes, precision=Precision.HIGHEST)
+    q = jnp.swapaxes(q, 1, 2)
+    return q[..., :split], jnp.swapaxes(q[..., split:], -1, -2)
 
 
 def shown_rows(now: Moment, form: Form) -> Float[Array, "m hidden cell times"]:
