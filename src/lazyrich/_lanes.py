@@ -56,9 +56,13 @@ def _lanes_minor(x: Array) -> Array:
     return with_layout_constraint(x, Layout(major_to_minor=tuple(range(x.ndim))))
 
 
+def _is_small(rows: int, terms: int, columns: int) -> bool:
+    _, middle, longest = sorted((rows, terms, columns))
+    return middle <= SMALL and longest <= LONG
+
+
 def _side_by_side(a: Array, b: Array) -> Array:
-    _, middle, longest = sorted((*a.shape[:2], b.shape[1]))
-    if a.ndim == 2 or middle > SMALL or longest > LONG:
+    if a.ndim == 2 or not _is_small(*a.shape[:2], b.shape[1]):
         return _one_by_one(a, b)
     a, b = _lanes_minor(a), _lanes_minor(b)
     out = a[:, 0, None] * b[0][None]
@@ -81,6 +85,13 @@ def _batch(args: Sequence[Array], dims: Sequence[Any]) -> tuple[Array, int]:
     if a.ndim + b.ndim == 5 and None in dims:
         # One of two plain matrices is shared by all lanes: a single larger product.
         return jax.vmap(matmul, in_axes=tuple(dims), out_axes=2)(a, b), 2
+    plain = [
+        [n for k, n in enumerate(x.shape) if k != d]
+        for x, d in zip(args, dims, strict=True)
+    ]
+    if not _is_small(*plain[0][:2], plain[1][1]):
+        # Lanes stay in front, where a library for large matrices wants them.
+        return jax.vmap(_one_by_one, in_axes=tuple(dims), out_axes=0)(a, b), 0
     size = next(x.shape[d] for x, d in zip(args, dims, strict=True) if d is not None)
 
     def last(x: Array, d: int | None) -> Array:
