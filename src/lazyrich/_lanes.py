@@ -56,13 +56,13 @@ def _lanes_minor(x: Array) -> Array:
     return with_layout_constraint(x, Layout(major_to_minor=tuple(range(x.ndim))))
 
 
-def _is_small(rows: int, terms: int, columns: int) -> bool:
-    _, middle, longest = sorted((rows, terms, columns))
+def _is_small(a: Sequence[int], b: Sequence[int]) -> bool:
+    _, middle, longest = sorted((*a[:2], b[1]))
     return middle <= SMALL and longest <= LONG
 
 
 def _side_by_side(a: Array, b: Array) -> Array:
-    if a.ndim == 2 or not _is_small(*a.shape[:2], b.shape[1]):
+    if a.ndim == 2 or not _is_small(a.shape, b.shape):
         return _one_by_one(a, b)
     a, b = _lanes_minor(a), _lanes_minor(b)
     out = a[:, 0, None] * b[0][None]
@@ -89,7 +89,7 @@ def _batch(args: Sequence[Array], dims: Sequence[Any]) -> tuple[Array, int]:
         [n for k, n in enumerate(x.shape) if k != d]
         for x, d in zip(args, dims, strict=True)
     ]
-    if not _is_small(*plain[0][:2], plain[1][1]):
+    if not _is_small(*plain):
         # Lanes stay in front, where a library for large matrices wants them.
         return jax.vmap(_one_by_one, in_axes=tuple(dims), out_axes=0)(a, b), 0
     size = next(x.shape[d] for x, d in zip(args, dims, strict=True) if d is not None)
